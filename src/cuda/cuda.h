@@ -1,0 +1,40 @@
+/* The CUDA backend: the driver is opened at run time, kernels come from images embedded
+ * in the library. Without a driver (or without kernels in the build) every call says so. */
+#ifndef EA_CUDA_CUDA_H
+#define EA_CUDA_CUDA_H
+
+#include <stddef.h>
+
+#include "extattn.h"
+#include "plan/planner.h"
+#include "problem/call.h"
+
+typedef struct ea_cuda_device ea_cuda_device;
+typedef struct ea_cuda_kernel ea_cuda_kernel;
+
+/* 0 without a driver; the reason is then the thread's last error. */
+int32_t ea_cuda_count(void);
+
+ea_status ea_cuda_open(int32_t ordinal, ea_cuda_device **device);
+void ea_cuda_close(ea_cuda_device *device);
+void ea_cuda_describe(const ea_cuda_device *device, ea_device_info *info);
+/* The planner's view of the device, from the device's own answers. */
+void ea_cuda_arch(const ea_cuda_device *device, ea_arch *arch);
+
+/* Loads (once a device) the kernel that a plan names and fills info->registers. */
+ea_status ea_cuda_kernel_get(ea_cuda_device *device, const ea_problem *resolved, ea_plan_info *info,
+                             const ea_cuda_kernel **kernel);
+
+size_t ea_cuda_workspace_bytes(const ea_plan_info *info, int64_t num_seqs, int64_t num_tokens);
+
+/* Enqueues the call on stream; no allocation, no synchronisation. qo_indptr_host and
+ * kv_indptr_host may be NULL. */
+ea_status ea_cuda_run(ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
+                      const ea_call *call, const ea_batch *batch, void *workspace, void *stream);
+
+/* Checks index arrays, slots and mask extents on the device; waits for the answer. */
+ea_status ea_cuda_validate(ea_cuda_device *device, const ea_call *call, void *workspace, void *stream);
+
+ea_status ea_cuda_merge(ea_cuda_device *device, const ea_merge_args *args, void *stream);
+
+#endif

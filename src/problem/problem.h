@@ -1,0 +1,30 @@
+/* The described call: validation on the host, error texts, defaults resolved. Nothing is
+ * run or written before a problem and a batch have passed here. */
+#ifndef EA_PROBLEM_PROBLEM_H
+#define EA_PROBLEM_PROBLEM_H
+
+#include "extattn.h"
+#include "problem/call.h"
+
+/* Copies the caller's problem over the defaults and checks every field (head counts, dims,
+ * types, finite scales ...). On success out holds the resolved problem: cache_dtype,
+ * sinks_dtype, head_dim_v, softmax_scale (never 0), window_left (0: none) and
+ * xai_temperature_len (0: none) explicit. */
+ea_status ea_problem_resolve(const ea_problem *callers, ea_problem *out);
+
+/* Puts a resolved problem and the caller's batch together: defaults of strides, pointers
+ * that must be there, strides that must not overlap in out and lse. Reads no tensor and
+ * no index array, so it serves host and device memory alike. */
+ea_status ea_call_make(const ea_problem *resolved, const ea_batch *callers, ea_call *call);
+
+/* Checks the index arrays in host memory: qo_indptr, kv_indptr (first 0, last T and at most
+ * num_kv_indices, never decreasing, lengths within EA_MAX_SEQ_LEN). The call's own arrays
+ * are not looked at. */
+ea_status ea_check_indptr(const ea_call *call, const int32_t *qo_indptr, const int32_t *kv_indptr);
+
+/* Checks all that the arrays of a call in host memory hold: ea_check_indptr, every slot
+ * within [0, num_slots), caches there where a prefix is, masks within custom_mask_bytes,
+ * window_kv_offsets not negative. */
+ea_status ea_check_host_arrays(const ea_call *call);
+
+#endif
