@@ -1,0 +1,113 @@
+/* What the commands of `extattn` share: exit codes, option values, the device and shape
+ * options, tables and messages. A command is one file with one function ea_cmd_NAME and
+ * one line in the table of main.c. */
+#ifndef EA_CLI_CLI_H
+#define EA_CLI_CLI_H
+
+#include <argp.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "extattn.h"
+
+/* ------------------------------------------------------------------------------------
+ * Commands. argv[0] is "extattn NAME", so that argp's messages name the command.
+ * ---------------------------------------------------------------------------------- */
+
+int ea_cmd_check(int argc, char **argv);
+int ea_cmd_info(int argc, char **argv);
+int ea_cmd_make_case(int argc, char **argv);
+int ea_cmd_plan(int argc, char **argv);
+int ea_cmd_plot(int argc, char **argv);
+int ea_cmd_replay(int argc, char **argv);
+int ea_cmd_run(int argc, char **argv);
+
+/* ------------------------------------------------------------------------------------
+ * Exit codes and messages
+ * ---------------------------------------------------------------------------------- */
+
+typedef enum ea_exit {
+  EA_EXIT_OK = 0,
+  EA_EXIT_FAILURE = 1,   /* anything that is not one of the others */
+  EA_EXIT_BAD_INPUT = 2, /* an option, a file or its contents are refused */
+  EA_EXIT_DEVICE = 3     /* the device cannot: none there, out of memory, does not fit, unsupported */
+} ea_exit;
+
+/* The exit code that a library call's failure deserves; EA_OK gives EA_EXIT_OK. */
+ea_exit ea_exit_of(ea_status status);
+
+/* One line on standard error: "extattn NAME: " and the text. */
+void ea_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ea_message(ea_last_error()), and the exit code of status. */
+ea_exit ea_exit_failed(ea_status status);
+
+/* ------------------------------------------------------------------------------------
+ * Option values. A value that is refused ends the program with EA_EXIT_BAD_INPUT and one
+ * line that names the option, what was found and what is allowed.
+ * ---------------------------------------------------------------------------------- */
+
+int64_t ea_arg_int(const struct argp_state *state, const char *option, const char *arg, int64_t min, int64_t max);
+/* Finite, min < value (or min <= value when inclusive). */
+double ea_arg_double(const struct argp_state *state, const char *option, const char *arg, double min, bool inclusive);
+/* One of the names given by name_of(values[i]); the rest of the text is the list of them. */
+ea_dtype ea_arg_dtype(const struct argp_state *state, const char *option, const char *arg, const ea_dtype *allowed,
+                      int num_allowed);
+/* "32/8": query and key/value heads; "32" alone is 32/32. */
+void ea_arg_heads(const struct argp_state *state, const char *option, const char *arg, int32_t *num_q_heads,
+                  int32_t *num_kv_heads);
+
+/* --device, --stages, --family, --threads, --isa: an argp child; its input is an ea_device_args. */
+typedef struct ea_device_args {
+  bool automatic; /* the first GPU where there is one, else the CPU */
+  ea_context_options context;
+  ea_plan_options plan;
+} ea_device_args;
+
+#define EA_DEVICE_ARGS_INIT                                                                                            \
+  { true, EA_CONTEXT_OPTIONS_INIT, EA_PLAN_OPTIONS_INIT }
+
+extern const struct argp ea_device_argp;
+
+/* Opens the device that the options name. */
+ea_status ea_device_open(const ea_device_args *args, ea_context **context);
+
+/* --heads, --head-dim, --head-dim-v, --dtype, --cache-dtype, --shared-kv: an argp child; its
+ * input is an ea_problem that holds the command's defaults. */
+extern const struct argp ea_shape_argp;
+
+/* ------------------------------------------------------------------------------------
+ * Output
+ * ---------------------------------------------------------------------------------- */
+
+/* Whether a stream is a terminal that wants colour (NO_COLOR and TERM=dumb are honoured). */
+bool ea_wants_color(FILE *stream);
+
+/* "8,464,918,967", in a buffer of the caller's. */
+typedef struct ea_text {
+  char text[32];
+} ea_text;
+ea_text ea_count_text(int64_t value);
+
+/* A table of text cells, printed with aligned columns. Headers carry the units. */
+typedef struct ea_column {
+  const char *header;
+  bool left; /* aligned left; numbers are aligned right */
+} ea_column;
+
+typedef struct ea_table ea_table;
+
+/* NULL when out of memory; the functions below then do nothing. */
+ea_table *ea_table_new(const ea_column *columns, int num_columns);
+/* One row: as many strings as there are columns; they are copied. */
+void ea_table_add(ea_table *table, ...);
+/* Prints and frees. On a terminal a last column that is too long is wrapped below itself. */
+void ea_table_print(ea_table *table, FILE *stream);
+
+/* Prints a value as JSON and a newline, and drops the reference. False (after a message) when
+ * it cannot be written. */
+bool ea_json_print(json_t *value, FILE *stream);
+
+#endif

@@ -1,0 +1,187 @@
+/* The command `extattn`: finds the command that is asked for and hands over to it. Also
+ * the one place that makes sure that what was printed has really been written. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+typedef struct command {
+  const char *name;
+  const char *title; /* argv[0] of the command, for argp's messages */
+  const char *summary;
+  int (*run)(int argc, char **argv);
+} command;
+
+#define COMMAND(name, function, summary)                                                                               \
+  { name, "extattn " name, summary, function }
+
+static const command commands[] = {
+#ifdef EA_CLI_HAS_RUN
+    COMMAND("run", ea_cmd_run, "Run one batch from a case file"),
+#endif
+#ifdef EA_CLI_HAS_MAKE_CASE
+    COMMAND("make-case", ea_cmd_make_case, "Write a random batch as a case file"),
+#endif
+#ifdef EA_CLI_HAS_CHECK
+    COMMAND("check", ea_cmd_check, "Hold random batches against the float64 reference, promise by promise"),
+#endif
+    COMMAND("info", ea_cmd_info, "Show the processor, the GPUs and what this build can use"),
+};
+
+enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static const command *find_command(const char *name) {
+  for (int i = 0; i < NUM_COMMANDS; i++) {
+    if (!strcmp(commands[i].name, name)) return &commands[i];
+  }
+  return NULL;
+}
+
+static int min_int(int a, int b) {
+  return a < b ? a : b;
+}
+
+/* Letters to insert, delete, replace or swap to turn a into b; INT_MAX for long words. */
+static int edit_distance(const char *a, const char *b) {
+  enum { MAX_WORD = 32 };
+  const int na = (int)strnlen(a, MAX_WORD), nb = (int)strnlen(b, MAX_WORD);
+  if (na == MAX_WORD || nb == MAX_WORD) return INT_MAX;
+  int d[MAX_WORD][MAX_WORD];
+  for (int i = 0; i <= na; i++) {
+    for (int j = 0; j <= nb; j++) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      const int replaced = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+      d[i][j] = min_int(replaced, 1 + min_int(d[i - 1][j], d[i][j - 1]));
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) d[i][j] = min_int(d[i][j], 1 + d[i - 2][j - 2]);
+    }
+  }
+  return d[na][nb];
+}
+
+/* The command that a mistyped name most likely meant, or NULL. */
+static const command *nearest_command(const char *name) {
+  const command *best = NULL;
+  int best_distance = 3; /* more than two slips are another word */
+  for (int i = 0; i < NUM_COMMANDS; i++) {
+    int distance = edit_distance(name, commands[i].name);
+    if (strlen(name) >= 2 && !strncmp(name, commands[i].name, strlen(name))) distance = 0;
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = &commands[i];
+    }
+  }
+  return best;
+}
+
+static int unknown_command(const char *name) {
+  const command *meant = nearest_command(name);
+  if (meant) {
+    ea_message("'%s' is not a command; did you mean '%s'? 'extattn --help' lists all", name, meant->name);
+  } else {
+    ea_message("'%s' is not a command; 'extattn --help' lists all", name);
+  }
+  return EA_EXIT_BAD_INPUT;
+}
+
+/* The list of commands, put into the text of --help. */
+static char *help_text(int key, const char *text, void *input) {
+  (void)input;
+  if (key != ARGP_KEY_HELP_EXTRA) return (char *)text;
+  char *list = NULL;
+  size_t size = 0;
+  FILE *stream = open_memstream(&list, &size);
+  if (!stream) return NULL;
+  fputs("Commands:\n", stream);
+  for (int i = 0; i < NUM_COMMANDS; i++) fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].summary);
+  fputs("  help       Show the help of a command: 'extattn help replay'\n"
+        "\n"
+        "Exit status: 0 done; 2 an option, a file or its contents are refused; 3 the device "
+        "cannot do it (none there, out of memory, does not fit); 1 anything else.",
+        stream);
+  return fclose(stream) == 0 ? list : NULL;
+}
+
+static void print_version(FILE *stream, struct argp_state *state) {
+  (void)state;
+  fprintf(stream, "extattn %s\n", ea_version());
+}
+
+typedef struct top_level {
+  int command_index; /* in argv; 0: none */
+} top_level;
+
+static error_t parse_top_level(int key, char *arg, struct argp_state *state) {
+  (void)arg;
+  top_level *top = state->input;
+  switch (key) {
+  case ARGP_KEY_ARG:
+    top->command_index = state->next - 1;
+    state->next = state->argc; /* the rest belongs to the command */
+    return 0;
+  case ARGP_KEY_NO_ARGS:
+    argp_state_help(state, stderr, ARGP_HELP_STD_ERR | ARGP_HELP_DOC);
+    return 0;
+  default:
+    return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/* Commands find their own name in argv[0], as argp, getopt and ea_message print it. */
+static int run_command(const command *chosen, int argc, char **argv) {
+  argv[0] = (char *)chosen->title; /* never written to */
+  program_invocation_name = argv[0];
+  return chosen->run(argc, argv);
+}
+
+static int run_help(const char *name) {
+  const command *chosen = find_command(name);
+  if (!chosen) return unknown_command(name);
+  char option[] = "--help";
+  char *argv[] = {NULL, option, NULL};
+  return run_command(chosen, 2, argv);
+}
+
+/* Output that could not be written is a failure, also where argp printed it and left. */
+static void close_stdout(void) {
+  const bool failed = ferror(stdout) != 0;
+  const bool open = fcntl(STDOUT_FILENO, F_GETFD) != -1 || errno != EBADF;
+  if (fclose(stdout) == 0 && !failed) return;
+  if (!failed && !open) return; /* started with a closed stdout, and nothing was printed */
+  ea_message("standard output: %s", errno ? strerror(errno) : "not everything could be written");
+  _exit(EA_EXIT_FAILURE);
+}
+
+int main(int argc, char **argv) {
+  static const struct argp argp = {
+      .parser = parse_top_level,
+      .args_doc = "COMMAND [OPTION...]",
+      .doc = "Extend attention: prefill attention with a paged KV cache.\v",
+      .help_filter = help_text,
+  };
+  char name[] = "extattn", help[] = "--help";
+  char *no_arguments[] = {name, NULL};
+  if (argc < 1) argv = no_arguments, argc = 1;
+  argv[0] = name;
+  program_invocation_name = name;
+  argp_err_exit_status = EA_EXIT_BAD_INPUT;
+  argp_program_version_hook = print_version;
+  if (atexit(close_stdout) != 0) return EA_EXIT_FAILURE;
+
+  if (argc >= 2 && !strcmp(argv[1], "help")) {
+    if (argc > 2) return run_help(argv[2]);
+    argv[1] = help;
+  }
+  top_level top = {0};
+  if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &top) != 0) return EA_EXIT_FAILURE;
+  const command *chosen = find_command(argv[top.command_index]);
+  if (!chosen) return unknown_command(argv[top.command_index]);
+  return run_command(chosen, argc - top.command_index, argv + top.command_index);
+}
