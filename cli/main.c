@@ -1,8 +1,8 @@
 /* The command `extattn`: finds the command that is asked for and hands over to it. Also
  * the one place that makes sure that what was printed has really been written. */
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -91,21 +91,17 @@ static int unknown_command(const char *name) {
   return EA_EXIT_BAD_INPUT;
 }
 
-/* The list of commands, put into the text of --help. */
+/* Puts the list of commands below the options of --help. */
 static char *help_text(int key, const char *text, void *input) {
   (void)input;
-  if (key != ARGP_KEY_HELP_EXTRA) return (char *)text;
+  if (key != ARGP_KEY_HELP_POST_DOC) return (char *)text;
   char *list = NULL;
   size_t size = 0;
   FILE *stream = open_memstream(&list, &size);
   if (!stream) return NULL;
   fputs("Commands:\n", stream);
   for (int i = 0; i < NUM_COMMANDS; i++) fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].summary);
-  fputs("  help       Show the help of a command: 'extattn help replay'\n"
-        "\n"
-        "Exit status: 0 done; 2 an option, a file or its contents are refused; 3 the device "
-        "cannot do it (none there, out of memory, does not fit); 1 anything else.",
-        stream);
+  fprintf(stream, "  help       Show the help of a command: 'extattn help replay'\n\n%s", text);
   return fclose(stream) == 0 ? list : NULL;
 }
 
@@ -127,7 +123,7 @@ static error_t parse_top_level(int key, char *arg, struct argp_state *state) {
     state->next = state->argc; /* the rest belongs to the command */
     return 0;
   case ARGP_KEY_NO_ARGS:
-    argp_state_help(state, stderr, ARGP_HELP_STD_ERR | ARGP_HELP_DOC);
+    argp_state_help(state, stderr, ARGP_HELP_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC | ARGP_HELP_EXIT_ERR);
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
@@ -151,10 +147,11 @@ static int run_help(const char *name) {
 
 /* Output that could not be written is a failure, also where argp printed it and left. */
 static void close_stdout(void) {
+  const bool pending = __fpending(stdout) != 0;
   const bool failed = ferror(stdout) != 0;
-  const bool open = fcntl(STDOUT_FILENO, F_GETFD) != -1 || errno != EBADF;
-  if (fclose(stdout) == 0 && !failed) return;
-  if (!failed && !open) return; /* started with a closed stdout, and nothing was printed */
+  errno = 0;
+  const bool closed = fclose(stdout) == 0;
+  if (!failed && (closed || (!pending && errno == EBADF))) return; /* started without one, and nothing to say */
   ea_message("standard output: %s", errno ? strerror(errno) : "not everything could be written");
   _exit(EA_EXIT_FAILURE);
 }
@@ -163,7 +160,9 @@ int main(int argc, char **argv) {
   static const struct argp argp = {
       .parser = parse_top_level,
       .args_doc = "COMMAND [OPTION...]",
-      .doc = "Extend attention: prefill attention with a paged KV cache.\v",
+      .doc = "Extend attention: prefill attention with a paged KV cache.\v"
+             "Exit status: 0 done; 2 an option, a file or its contents are refused; 3 the device "
+             "cannot do it (none there, out of memory, does not fit); 1 anything else.",
       .help_filter = help_text,
   };
   char name[] = "extattn", help[] = "--help";

@@ -27,7 +27,6 @@ ea_exit ea_exit_of(ea_status status) {
 void ea_message(const char *format, ...) {
   va_list args;
   va_start(args, format);
-  fflush(stdout);
   fprintf(stderr, "%s: ", program_invocation_name);
   vfprintf(stderr, format, args);
   fputc('\n', stderr);
