@@ -352,9 +352,12 @@ typedef struct ea_batch {
   const int32_t *kv_indptr_host;    /* checked on the host and its work ordered longest first */
 } ea_batch;
 
-/* C99: every other field is zero or NULL. */
+/* Every other field is zero or NULL. Spelled out, so that no compiler warns of missing ones. */
 #define EA_BATCH_INIT                                                                                                  \
-  { sizeof(ea_batch) }
+  {                                                                                                                    \
+    sizeof(ea_batch), 0, 0, 0, 0, {NULL, 0, 0}, {NULL, 0, 0}, {NULL, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0},          \
+        {NULL, 0, 0}, NULL, 0, 0, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL                              \
+  }
 
 /*
  * Bytes of workspace that ea_run wants for a batch of this num_seqs and num_tokens
@@ -414,7 +417,7 @@ typedef struct ea_merge_args {
 } ea_merge_args;
 
 #define EA_MERGE_ARGS_INIT                                                                                             \
-  { sizeof(ea_merge_args) }
+  { sizeof(ea_merge_args), EA_DTYPE_NONE, 0, 0, 0, {NULL, 0, 0}, {NULL, 0, 0}, {NULL, 0, 0}, NULL, NULL, NULL }
 
 /* Host pointers on a CPU context, device pointers on a CUDA context (enqueued on stream). */
 EA_API ea_status ea_merge(ea_context *context, const ea_merge_args *args, void *stream);
