@@ -52,7 +52,7 @@ typedef struct ea_gen_options {
   ea_choice normal;  /* yes: q, k and v are standard normal; no: a few keys outweigh the others */
 } ea_gen_options;
 
-#define EA_GEN_MAX_WORK 4000000
+#define EA_GEN_MAX_WORK 16000000
 
 #define EA_GEN_OPTIONS_INIT                                                                                            \
   { .max_work = EA_GEN_MAX_WORK, .num_seqs = -1 }
@@ -107,9 +107,9 @@ typedef struct ea_spec {
   bool v_from_k;          /* v is the first Dv columns of k (always so with shared_kv) */
   bool window_kv_offsets; /* given */
   bool hostile;
-  bool empty_pool; /* no cache at all when no sequence has a prefix */
-  float ramp;      /* keys grow by this factor from the first to the last position of 1024; 1: standard normal */
-  double mask_density;
+  bool empty_pool;     /* no cache at all when no sequence has a prefix */
+  double peak;         /* one key in sixteen is larger by this factor; 1: all are standard normal */
+  double mask_density; /* share of ones in most rows of the custom mask */
   ea_layout q_layout, kv_layout, cache_layout, out_layout, lse_layout;
   ea_slot_order slot_order;
   int32_t misalign; /* elements by which every buffer starts late */
@@ -117,7 +117,7 @@ typedef struct ea_spec {
   ea_poison poisons[EA_SPEC_MAX_POISONS];
 } ea_spec;
 
-/* Draws a spec. */
+/* Draws a spec. The same options give the same spec. */
 void ea_spec_random(const ea_gen_options *options, ea_spec *spec);
 
 /* Makes the case. c is empty after a failure. EA_ERR_OUT_OF_MEMORY. */
