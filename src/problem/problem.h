@@ -12,6 +12,9 @@
  * xai_temperature_len (0: none) explicit. */
 ea_status ea_problem_resolve(const ea_problem *callers, ea_problem *out);
 
+/* num_seqs and num_tokens of a batch by themselves: within 32 bits, no tokens without a sequence. */
+ea_status ea_check_batch_size(int64_t num_seqs, int64_t num_tokens);
+
 /* Puts a resolved problem and the caller's batch together: defaults of strides, pointers
  * that must be there, strides that must not overlap in out and lse. Reads no tensor and
  * no index array, so it serves host and device memory alike. */

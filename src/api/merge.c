@@ -1,0 +1,85 @@
+/* Merging two partial results: arguments checked as fully as a batch's. */
+#include "api/api.h"
+#include "common/check.h"
+#include "common/grow.h"
+#include "cpu/cpu.h"
+#include "problem/tensor.h"
+
+static ea_status check_shape(const ea_merge_args *args) {
+  if (args->dtype != EA_BF16 && args->dtype != EA_F16 && args->dtype != EA_F32) {
+    return ea_fail(EA_ERR_INVALID, "dtype: found %s (%d), allowed bf16, f16, f32", ea_dtype_name(args->dtype),
+                   (int)args->dtype);
+  }
+  if (args->num_tokens < 0 || args->num_tokens > INT32_MAX) {
+    return ea_fail(EA_ERR_INVALID, "num_tokens: found %lld, allowed 0 to %d", (long long)args->num_tokens, INT32_MAX);
+  }
+  if (args->num_heads < 1) {
+    return ea_fail(EA_ERR_INVALID, "num_heads: found %d, allowed 1 or more", args->num_heads);
+  }
+  if (args->head_dim_v < 1 || args->head_dim_v > EA_MAX_HEAD_DIM) {
+    return ea_fail(EA_ERR_INVALID, "head_dim_v: found %d, allowed 1 to %d", args->head_dim_v, EA_MAX_HEAD_DIM);
+  }
+  return EA_OK;
+}
+
+static ea_status resolve_tensor(const char *name, const ea_merge_args *args, ea_tensor *tensor, bool written) {
+  const ea_tensor_rule rule = {name, args->num_tokens, args->num_heads, args->head_dim_v, args->dtype, true, written};
+  return ea_tensor_resolve(&rule, tensor);
+}
+
+static ea_status check_lse(const char *name, const ea_merge_args *args, const float *lse, bool required) {
+  ea_tensor tensor = {(void *)(uintptr_t)lse, 0, 0};
+  const ea_tensor_rule rule = {name, args->num_tokens, args->num_heads, 1, EA_F32, required, false};
+  return ea_tensor_resolve(&rule, &tensor);
+}
+
+/* out may be a part itself, row for row; the same memory seen with other strides would be
+ * overwritten before it is read. */
+static ea_status check_out_is(const ea_tensor *out, const ea_tensor *part, const char *part_name) {
+  if (!out->data || out->data != part->data) return EA_OK;
+  if (out->token_stride == part->token_stride && out->head_stride == part->head_stride) return EA_OK;
+  return ea_fail(EA_ERR_INVALID, "out: found %s's memory with strides %lld, %lld, allowed %s's own (%lld, %lld)",
+                 part_name, (long long)out->token_stride, (long long)out->head_stride, part_name,
+                 (long long)part->token_stride, (long long)part->head_stride);
+}
+
+/* lse may be a part's own, not one that starts elsewhere in it. */
+static ea_status check_lse_is(const ea_merge_args *args, const float *part, const char *part_name) {
+  if (!args->lse || args->lse == part) return EA_OK;
+  const uintptr_t bytes = (uintptr_t)args->num_tokens * (uintptr_t)args->num_heads * sizeof(float);
+  const uintptr_t lse = (uintptr_t)args->lse;
+  const uintptr_t other = (uintptr_t)part;
+  if (lse + bytes <= other || other + bytes <= lse) return EA_OK;
+  return ea_fail(EA_ERR_INVALID, "lse: found memory that overlaps %s, allowed %s itself or memory apart", part_name,
+                 part_name);
+}
+
+static ea_status resolve(ea_merge_args *args) {
+  ea_status status = check_shape(args);
+  if (!status) status = resolve_tensor("out_a", args, &args->out_a, false);
+  if (!status) status = resolve_tensor("out_b", args, &args->out_b, false);
+  if (!status) status = resolve_tensor("out", args, &args->out, true);
+  if (!status) status = check_lse("lse_a", args, args->lse_a, true);
+  if (!status) status = check_lse("lse_b", args, args->lse_b, true);
+  if (!status) status = check_lse("lse", args, args->lse, false);
+  if (!status) status = check_out_is(&args->out, &args->out_a, "out_a");
+  if (!status) status = check_out_is(&args->out, &args->out_b, "out_b");
+  if (!status) status = check_lse_is(args, args->lse_a, "lse_a");
+  if (!status) status = check_lse_is(args, args->lse_b, "lse_b");
+  return status;
+}
+
+ea_status ea_merge(ea_context *context, const ea_merge_args *args, void *stream) {
+  if (!context) return ea_fail(EA_ERR_INVALID, "context: found NULL, allowed a context");
+  ea_status status = ea_check_struct("args", args, offsetof(ea_merge_args, lse));
+  if (status) return status;
+
+  ea_merge_args full = EA_MERGE_ARGS_INIT;
+  ea_struct_in(&full, sizeof full, args, args->struct_size);
+  status = resolve(&full);
+  if (!status) status = ea_check_stream(context, stream);
+  if (status || full.num_tokens == 0) return status;
+  if (context->cuda) return ea_cuda_merge(context->cuda, &full, stream);
+  ea_cpu_merge(&full, context->num_threads);
+  return EA_OK;
+}

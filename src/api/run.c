@@ -1,0 +1,80 @@
+/* One call: checked whole, then run or enqueued. Nothing here allocates. */
+#include "api/api.h"
+#include "common/check.h"
+#include "common/grow.h"
+#include "cpu/cpu.h"
+#include "problem/problem.h"
+
+static size_t workspace_bytes_of(const ea_plan *plan, int64_t num_seqs, int64_t num_tokens) {
+  const ea_context *context = plan->context;
+  if (context->cuda) return ea_cuda_workspace_bytes(&plan->info, num_seqs, num_tokens);
+  if (plan->info.family == EA_FAMILY_REFERENCE) return 0;
+  return ea_cpu_workspace_bytes(&plan->problem, context->isa, context->num_threads);
+}
+
+ea_status ea_workspace_size(const ea_plan *plan, const ea_batch *batch, size_t *bytes) {
+  if (!plan) return ea_fail(EA_ERR_INVALID, "plan: found NULL, allowed a plan");
+  if (!bytes) return ea_fail(EA_ERR_INVALID, "bytes: found NULL, allowed where to put the size");
+  ea_status status = ea_check_struct("batch", batch, offsetof(ea_batch, num_kv_indices));
+  if (!status) status = ea_check_batch_size(batch->num_seqs, batch->num_tokens);
+  if (status) return status;
+  *bytes = workspace_bytes_of(plan, batch->num_seqs, batch->num_tokens);
+  return EA_OK;
+}
+
+static ea_status check_workspace(const ea_plan *plan, const ea_call *call, const void *workspace, size_t bytes) {
+  const size_t needed = workspace_bytes_of(plan, call->num_seqs, call->num_tokens);
+  if (needed == 0) return EA_OK;
+  if (bytes < needed) {
+    return ea_fail(EA_ERR_INVALID, "workspace_bytes: found %zu, allowed %zu or more for this batch", bytes, needed);
+  }
+  return ea_check_pointer("workspace", workspace, EA_WORKSPACE_ALIGNMENT, "memory of ea_workspace_size bytes");
+}
+
+/* Everything that can be said about a call without touching device memory. */
+static ea_status check_call(const ea_plan *plan, const ea_batch *batch, const void *workspace, size_t workspace_bytes,
+                            const void *stream, ea_call *call) {
+  if (!plan) return ea_fail(EA_ERR_INVALID, "plan: found NULL, allowed a plan");
+  ea_status status = ea_check_stream(plan->context, stream);
+  if (!status) status = ea_call_make(&plan->problem, batch, call);
+  if (!status) status = check_workspace(plan, call, workspace, workspace_bytes);
+  if (!status && !plan->context->cuda) status = ea_check_host_arrays(call);
+  return status;
+}
+
+static void run_cpu(const ea_plan *plan, const ea_call *call, void *workspace) {
+  const ea_context *context = plan->context;
+  if (plan->info.family == EA_FAMILY_REFERENCE) {
+    ea_reference_run(call, context->num_threads);
+  } else {
+    ea_cpu_run(call, context->isa, context->num_threads, workspace);
+  }
+}
+
+static ea_status run_cuda(const ea_plan *plan, const ea_call *call, const ea_batch *callers, void *workspace,
+                          void *stream) {
+  ea_batch batch = EA_BATCH_INIT; /* the caller's may be a shorter, older one */
+  ea_struct_in(&batch, sizeof batch, callers, callers->struct_size);
+  if (batch.qo_indptr_host && batch.kv_indptr_host) {
+    const ea_status status = ea_check_indptr(call, batch.qo_indptr_host, batch.kv_indptr_host);
+    if (status) return status;
+  }
+  return ea_cuda_run(plan->context->cuda, plan->kernel, &plan->info, call, &batch, workspace, stream);
+}
+
+ea_status ea_run(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t workspace_bytes, void *stream) {
+  ea_call call;
+  const ea_status status = check_call(plan, batch, workspace, workspace_bytes, stream, &call);
+  if (status) return status;
+  if (plan->context->cuda) return run_cuda(plan, &call, batch, workspace, stream);
+  if (call.num_tokens > 0) run_cpu(plan, &call, workspace);
+  return EA_OK;
+}
+
+ea_status ea_validate(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t workspace_bytes,
+                      void *stream) {
+  ea_call call;
+  const ea_status status = check_call(plan, batch, workspace, workspace_bytes, stream, &call);
+  if (status || !plan->context->cuda) return status;
+  return ea_cuda_validate(plan->context->cuda, &call, workspace, stream);
+}
