@@ -1,0 +1,891 @@
+/* The portable kernel: extend attention on sm_80 and later, every shape and feature.
+ *
+ * Compiled once for each shape of plan/portable.h and each of bf16 and f16:
+ * -DEA_SHAPE=d128 -DEA_TYPE_BF16 gives the entry portable_d128_bf16.
+ *
+ * A block owns M query rows of one sequence and K/V head (rows are tokens times the heads
+ * of the group, so these share each key that is loaded) and walks the key tiles that plan/
+ * walk.h gives, prefix and new tokens alike. Schedule of tile t at depth S:
+ *
+ *   wait for the copies of tile t; block barrier         (all warps are done with tile t-1)
+ *   start copying tile t+S-1 into the slot of tile t-1   (cp.async; addresses found earlier)
+ *   ask memory for the slot numbers of tile t+S
+ *   scores = Q K^T; mask only where the walk says so; running maximum, exp2
+ *   [QN > 1: maxima and probabilities cross between warps, two block barriers]
+ *   output = output * rescale + P V
+ *   write the addresses of tile t+S where the copies will look for them
+ *
+ * S is a run-time number and changes no arithmetic: results are bit for bit the same at
+ * every depth. At S = 1 nothing is copied ahead. */
+#include <stdint.h>
+
+#include "cuda/kernels/ptx.h"
+#include "plan/portable.h"
+#include "problem/call.h"
+
+#define EA_PASTE_(a, b, c) a##b##c
+#define EA_PASTE(a, b, c) EA_PASTE_(a, b, c)
+#define EA_SHAPE_CONSTANT(what) EA_PASTE(EA_PORTABLE_, EA_SHAPE, what)
+
+#define DIM EA_SHAPE_CONSTANT(_DIM)
+#define DIM_V EA_SHAPE_CONSTANT(_DIM_V)
+#define TILE_M EA_SHAPE_CONSTANT(_M)
+#define TILE_N EA_SHAPE_CONSTANT(_N)
+#define QK_WARPS_M EA_SHAPE_CONSTANT(_QM)
+#define QK_WARPS_N EA_SHAPE_CONSTANT(_QN)
+#define PV_WARPS_M EA_SHAPE_CONSTANT(_PM)
+#define PV_WARPS_N EA_SHAPE_CONSTANT(_PN)
+#define MIN_BLOCKS EA_SHAPE_CONSTANT(_BLOCKS)
+#define THREADS (QK_WARPS_M * QK_WARPS_N * 32)
+
+#ifdef EA_TYPE_BF16
+#define KERNEL EA_PASTE(portable_, EA_SHAPE, _bf16)
+#define mma_m16n8k16 mma_m16n8k16_bf16
+#define cvt_x2 cvt_bf16x2
+#define EXPONENT_BITS 0x7f80u /* all ones: Inf or NaN */
+#else
+#define KERNEL EA_PASTE(portable_, EA_SHAPE, _f16)
+#define mma_m16n8k16 mma_m16n8k16_f16
+#define cvt_x2 cvt_f16x2
+#define EXPONENT_BITS 0x7c00u
+#endif
+
+/* A warp's part of the scores: QK_ROWS x QK_KEYS in fragments of 16 x 8. */
+#define QK_ROWS (TILE_M / QK_WARPS_M)
+#define QK_KEYS (TILE_N / QK_WARPS_N)
+#define QK_MI (QK_ROWS / 16)
+#define QK_NI (QK_KEYS / 8)
+/* A warp's part of the output: PV_ROWS x PV_COLS. */
+#define PV_ROWS (TILE_M / PV_WARPS_M)
+#define PV_COLS (DIM_V / PV_WARPS_N)
+#define PV_MI (PV_ROWS / 16)
+#define PV_NI (PV_COLS / 8)
+#define CROSSING (QK_WARPS_N > 1)
+/* Few enough to stay in registers over the whole walk. */
+#define Q_IN_REGISTERS (DIM <= 64)
+
+#define CHUNK 8 /* 16-bit elements in 16 bytes, the unit of every shared-memory access */
+#define LOG2E 1.4426950408889634f
+#define LN2 0.6931471805599453f
+#define MINUS_INF __int_as_float(0xff800000)
+
+static_assert(TILE_M % (16 * QK_WARPS_M) == 0 && TILE_N % (8 * QK_WARPS_N) == 0, "whole score fragments");
+static_assert(TILE_M % (16 * PV_WARPS_M) == 0 && DIM_V % (8 * PV_WARPS_N) == 0, "whole output fragments");
+static_assert(QK_WARPS_M * QK_WARPS_N == PV_WARPS_M * PV_WARPS_N, "the same warps do both products");
+static_assert(DIM % 64 == 0 && DIM_V % 64 == 0 && DIM >= DIM_V && TILE_N % 16 == 0, "the swizzle's and mma's units");
+static_assert(QK_NI % 2 == 0 || QK_NI == 1, "keys of a warp come by 16, or there are 8");
+static_assert(PV_COLS % 64 == 0 || PV_COLS == 144 || PV_COLS == 288, "step_chunks starts at any chunk of 128 bytes");
+static_assert(TILE_N <= THREADS, "one thread finds one key's address");
+
+/* Tiles lie row by row, 16-byte chunk c of row r at chunk c XOR (r mod 8): eight rows of one
+ * column fall into different banks, for any pitch that is a multiple of 128 bytes. */
+EA_DEVICE uint32_t tile_address(uint32_t base, int row, int chunk, int pitch_elements) {
+  return base + (uint32_t)(row * pitch_elements * 2) + (uint32_t)((chunk ^ (row & 7)) * 16);
+}
+
+/* tile_address for a lane that steps along its row by an even number of chunks: the step
+ * enters by one XOR (within 128 bytes) and a constant. lane_address is that of chunk 0 or 1. */
+EA_DEVICE uint32_t step_chunks(uint32_t lane_address, int even_chunks) {
+  return (lane_address ^ (uint32_t)(even_chunks % 8 * 16)) + (uint32_t)(even_chunks / 8 * 128);
+}
+
+/* The same for P, whose rows of TILE_N elements may be shorter than 128 bytes. */
+EA_DEVICE uint32_t p_address(uint32_t base, int row, int chunk) {
+  const int chunks = TILE_N / CHUNK;
+  const int rows_a_line = chunks >= 8 ? 1 : 8 / chunks;
+  const int mask = chunks >= 8 ? 7 : chunks - 1;
+  return base + (uint32_t)(row * TILE_N * 2) + (uint32_t)((chunk ^ ((row / rows_a_line) & mask)) * 16);
+}
+
+/* ---- reading elements of any type and alignment ------------------------------------------ */
+
+/* An 8-bit float as the bits of an f16 or bf16 (exact). */
+EA_DEVICE uint32_t widen_8bit(uint32_t byte, bool e4m3) {
+  const uint32_t sign = (byte & 0x80u) << 8;
+  float value;
+  if (e4m3) {
+    const uint32_t magnitude = byte & 0x7fu;
+    /* The bits are those of an f16 whose exponent is biased by 8 less. */
+    value = magnitude == 0x7fu ? __int_as_float(0x7fffffff) : cvt_f32_f16(magnitude << 7) * 256.0f;
+  } else {
+    value = cvt_f32_f16((byte & 0x7fu) << 8);
+  }
+  return (cvt_x2(value, 0.0f) & 0xffffu) | sign;
+}
+
+typedef enum { EA_ELEMENT_16BIT, EA_ELEMENT_E4M3, EA_ELEMENT_E5M2 } ea_element;
+
+/* Elements [0, count) of src, count <= 8, as 16-bit floats; zeros behind them. Small rather
+ * than fast: rows that are not aligned come this way. */
+EA_DEVICE uint4 load_chunk(const void *src, int count, ea_element element) {
+  uint64_t low = 0, high = 0;
+#pragma unroll 1
+  for (int e = CHUNK - 1; e >= 0; e--) { /* pushed in from the top, the first element last */
+    uint32_t half = 0;
+    if (e < count) {
+      half = element == EA_ELEMENT_16BIT ? ((const uint16_t *)src)[e]
+                                         : widen_8bit(((const uint8_t *)src)[e], element == EA_ELEMENT_E4M3);
+    }
+    high = high << 16 | low >> 48;
+    low = low << 16 | half;
+  }
+  return make_uint4((uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32));
+}
+
+/* The same for eight 8-bit elements at an address that is a multiple of 8. */
+EA_DEVICE uint4 load_chunk_8bit(const void *src, bool e4m3) {
+  const uint2 bytes = *(const uint2 *)src;
+  uint32_t words[4];
+#pragma unroll
+  for (int w = 0; w < 4; w++) {
+    const uint32_t pair = (w < 2 ? bytes.x : bytes.y) >> (16 * (w & 1));
+    words[w] = widen_8bit(pair & 0xffu, e4m3) | widen_8bit((pair >> 8) & 0xffu, e4m3) << 16;
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+/* ---- loading -------------------------------------------------------------------------------- */
+
+/* How rows of one source (new tokens, or the pool) reach shared memory. */
+typedef struct ea_source {
+  ea_element element;
+  bool aligned; /* 16-bit: cp.async of 16 bytes; 8-bit: loads of 8 bytes */
+} ea_source;
+
+/* One chunk of a row; row = NULL writes zeros. */
+EA_DEVICE void load_row_chunk(uint32_t dst, const char *row, int chunk, int dim, ea_source source) {
+  const int first = chunk * CHUNK;
+  const int count = row == 0 ? 0 : ea_min_i32(ea_max_i32(dim - first, 0), CHUNK);
+  if (source.aligned && source.element == EA_ELEMENT_16BIT) {
+    /* An aligned row holds whole chunks, so count is 0 or 8. */
+    cp_async_16(dst, row + first * 2, 16);
+  } else if (source.aligned) {
+    st_shared_v4(dst, load_chunk_8bit(row + first, source.element == EA_ELEMENT_E4M3));
+  } else {
+    st_shared_v4(dst, load_chunk(row + first * (source.element == EA_ELEMENT_16BIT ? 2 : 1), count, source.element));
+  }
+}
+
+/* Copies one K or V tile. rows: shared-memory address of TILE_N row addresses (0: zeros). */
+template <int PITCH>
+EA_DEVICE void load_tile(uint32_t dst, uint32_t rows, int dim, int prefix_rows, bool all_fast, ea_source fresh,
+                         ea_source cached, const void *somewhere) {
+  const int chunks = PITCH / CHUNK;
+  const int total = TILE_N * chunks;
+  if (all_fast) {
+#pragma unroll 8
+    for (int index = (int)threadIdx.x; index < total; index += THREADS) {
+      const int row = index / chunks, chunk = index % chunks;
+      const char *source = (const char *)ld_shared_b64(rows + (uint32_t)row * 8);
+      const bool there = source != 0 && chunk * CHUNK < dim;
+      cp_async_16(tile_address(dst, row, chunk, PITCH), there ? source + chunk * 16 : (const char *)somewhere,
+                  there ? 16 : 0);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int index = (int)threadIdx.x; index < total; index += THREADS) {
+    const int row = index / chunks, chunk = index % chunks;
+    const char *source = (const char *)ld_shared_b64(rows + (uint32_t)row * 8);
+    const uint32_t address = tile_address(dst, row, chunk, PITCH);
+    if (source == 0 || chunk * CHUNK >= dim) {
+      st_shared_v4(address, make_uint4(0, 0, 0, 0));
+    } else {
+      load_row_chunk(address, source, chunk, dim, row < prefix_rows ? cached : fresh);
+    }
+  }
+}
+
+/* ---- what a block works on ------------------------------------------------------------------ */
+
+/* Kept in shared memory: the products need every register, and this is read between them. */
+typedef struct ea_block {
+  ea_view view;
+  int64_t token0;      /* the sequence's first row in q, k, v, out */
+  int64_t prefix_base; /* and in kv_indices */
+  ea_key_range keys;   /* visible to some row of the block */
+  int32_t i0, i1;      /* queries of the block */
+  int32_t head0;       /* head of row 0 within its group */
+  int32_t rows;        /* rows that exist */
+} ea_block;
+static_assert(sizeof(ea_block) <= EA_PORTABLE_BLOCK_BYTES, "its place in the layout");
+
+/* Read anew at each use, so that nothing of it stays in registers in between. */
+EA_DEVICE const ea_block *block_at(uint32_t address) {
+  asm volatile("" : "+r"(address)::"memory");
+  return (const ea_block *)__cvta_shared_to_generic(address);
+}
+
+/* Query and head (within the group) of a row of the block. */
+EA_DEVICE int row_query(const ea_block *b, int row, int group) {
+  return b->i0 + (b->head0 + row) / group;
+}
+EA_DEVICE int row_head(const ea_block *b, int row, int group) {
+  return (b->head0 + row) % group;
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* Which sequence a block of the grid works on: the last whose first block is not behind it. */
+EA_DEVICE int64_t find_sequence(const ea_call &call, int64_t block) {
+  int64_t low = 0, high = call.num_seqs; /* low's first block is never behind: it is 0 for sequence 0 */
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    if (ea_portable_first_block(call.qo_indptr[middle], middle, call.group, TILE_M) <= block) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+EA_DEVICE void wait_for_stage(int stages) {
+  /* All but the newest stages - 2 groups; deeper rings wait for a little more than they need. */
+  switch (stages) {
+  case 1:
+  case 2:
+    cp_async_wait_group(0);
+    break;
+  case 3:
+    cp_async_wait_group(1);
+    break;
+  case 4:
+    cp_async_wait_group(2);
+    break;
+  case 5:
+    cp_async_wait_group(3);
+    break;
+  default:
+    cp_async_wait_group(4);
+    break;
+  }
+}
+
+EA_DEVICE float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+EA_DEVICE float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+EA_DEVICE float capped(float s, float cap, float inv_cap) {
+  /* tanh(x) = 1 - 2 / (1 + exp(2x)), absolute error of a few f32 roundings. */
+  const float e = ex2_approx(s * inv_cap * (2.0f * LOG2E));
+  return cap * (1.0f - __fdividef(2.0f, 1.0f + e));
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+    KERNEL(const __grid_constant__ ea_call call, const __grid_constant__ ea_portable_launch launch) {
+  extern __shared__ __align__(1024) char smem[];
+
+  const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32;
+  const int kv_head = (int)blockIdx.y, group = call.group, stages = launch.stages;
+  const ea_portable_smem layout = ea_portable_smem_layout(DIM, DIM_V, TILE_M, TILE_N, QK_WARPS_N, stages);
+  const uint32_t base = smem_address(smem);
+  const uint32_t info = base + (uint32_t)layout.block;
+
+  /* ---- which rows, which tiles ---- */
+  int first_tile, tiles;
+  {
+    const int64_t block = (int64_t)gridDim.x - 1 - blockIdx.x; /* longest walks first */
+    const int64_t seq = find_sequence(call, block);
+    ea_block b;
+    b.view = ea_view_of(&call, seq);
+    b.token0 = call.qo_indptr[seq];
+    b.prefix_base = call.kv_indptr[seq];
+    const int64_t first_row = (block - ea_portable_first_block(b.token0, seq, group, TILE_M)) * TILE_M;
+    const int64_t seq_rows = (int64_t)b.view.extend * group;
+    if (first_row >= seq_rows) return; /* the grid's spare blocks */
+    b.rows = (int)(seq_rows - first_row < TILE_M ? seq_rows - first_row : TILE_M);
+    b.i0 = (int)(first_row / group);
+    b.head0 = (int)(first_row - (int64_t)b.i0 * group);
+    b.i1 = b.i0 + (b.head0 + b.rows - 1) / group + 1;
+    b.keys = ea_visible_keys(&b.view, b.i0, b.i1);
+    first_tile = b.keys.first / TILE_N;
+    tiles = b.keys.end > b.keys.first ? (b.keys.end + TILE_N - 1) / TILE_N - first_tile : 0;
+    if (tid == 0) *(ea_block *)(smem + layout.block) = b;
+  }
+  __syncthreads();
+
+  /* ---- where things are ---- */
+  const uint32_t q_smem = base + (uint32_t)layout.q;
+  const uint32_t ring = base + (uint32_t)layout.ring;
+  const uint32_t row_table = base + (uint32_t)layout.rows;
+  const int qk_row = (warp / QK_WARPS_N) * QK_ROWS, qk_key = (warp % QK_WARPS_N) * QK_KEYS;
+  const int pv_row = (warp / PV_WARPS_N) * PV_ROWS, pv_col = (warp % PV_WARPS_N) * PV_COLS;
+
+  /* Fragment addresses of this lane; K and V relative to their tile. */
+  const uint32_t q_lane = tile_address(q_smem, qk_row + lane % 16, lane / 16, DIM);
+  const uint32_t k_lane = QK_NI % 2 == 0 ? tile_address(0, qk_key + lane % 8 + lane / 16 * 8, lane / 8 % 2, DIM)
+                                         : tile_address(0, qk_key + lane % 8, lane / 8 % 2, DIM);
+  const uint32_t v_lane = tile_address(0, lane % 16, pv_col / CHUNK + lane / 16, DIM_V);
+
+  const ea_source fresh = {EA_ELEMENT_16BIT, launch.kv_aligned != 0};
+  const ea_source cached = {call.cache_dtype == EA_E4M3   ? EA_ELEMENT_E4M3
+                            : call.cache_dtype == EA_E5M2 ? EA_ELEMENT_E5M2
+                                                          : EA_ELEMENT_16BIT,
+                            launch.cache_aligned != 0};
+  const bool fresh_fast = fresh.aligned;
+  const bool cached_fast = cached.aligned && cached.element == EA_ELEMENT_16BIT;
+
+  /* ---- addresses of keys: found by thread r for row r of a tile, two tiles' worth kept ---- */
+  int64_t slot_number = 0; /* of this thread's key in the tile asked for last */
+  const auto table_of = [&](int tile) {
+    return base + (uint32_t)(layout.rows + (tile & 1) * EA_PORTABLE_TABLE_BYTES(TILE_N));
+  };
+  const auto ask = [&](int tile) {
+    const ea_block *b = block_at(info);
+    const int key = tile * TILE_N + tid;
+    if (tid < TILE_N && key >= b->keys.first && key < ea_min_i32(b->keys.end, b->view.prefix)) {
+      slot_number = ea_load_index(call.kv_indices, call.index_dtype, b->prefix_base + key);
+    }
+  };
+  const auto answer = [&](int tile) {
+    if (tid >= TILE_N) return;
+    const ea_block *b = block_at(info);
+    const uint32_t entry = table_of(tile) + (uint32_t)tid * 8;
+    const int j0 = tile * TILE_N, key = j0 + tid;
+    const char *k_row = 0, *v_row = 0;
+    if (key >= b->keys.first && key < b->keys.end) {
+      if (key < b->view.prefix) {
+        const int bytes = cached.element == EA_ELEMENT_16BIT ? 2 : 1;
+        k_row = (const char *)call.k_cache.data +
+                ea_slot_offset(&call.k_cache, slot_number, call.page_size, kv_head) * bytes;
+        v_row = (const char *)call.v_cache.data +
+                ea_slot_offset(&call.v_cache, slot_number, call.page_size, kv_head) * bytes;
+      } else {
+        const int64_t token = b->token0 + (key - b->view.prefix);
+        k_row = (const char *)call.k.data + (token * call.k.token_stride + kv_head * call.k.head_stride) * 2;
+        v_row = (const char *)call.v.data + (token * call.v.token_stride + kv_head * call.v.head_stride) * 2;
+      }
+    }
+    st_shared_b64(entry, (uint64_t)k_row);
+    st_shared_b64(entry + TILE_N * 8, (uint64_t)v_row);
+    if (tid == 0) {
+      const bool masked = j0 < b->keys.first || j0 + TILE_N > b->keys.end ||
+                          ea_tile_needs_mask(&b->view, b->i0, b->i1, j0, j0 + TILE_N);
+      st_shared_b32(table_of(tile) + 2 * TILE_N * 8, (uint32_t)masked);
+      st_shared_b32(table_of(tile) + 2 * TILE_N * 8 + 4, (uint32_t)ea_max_i32(b->view.prefix - j0, 0));
+    }
+  };
+  const auto load = [&](int tile, int slot) {
+    const uint32_t k_tile = ring + (uint32_t)(slot * layout.stage_bytes);
+    const uint32_t table = table_of(tile);
+    const int prefix_rows = (int)ld_shared_b32(table + 2 * TILE_N * 8 + 4); /* this many rows come from the pool */
+    const bool all_fast = (prefix_rows <= 0 || cached_fast) && (prefix_rows >= TILE_N || fresh_fast);
+    load_tile<DIM>(k_tile, table, call.head_dim, prefix_rows, all_fast, fresh, cached, call.q.data);
+    load_tile<DIM_V>(k_tile + TILE_N * DIM * 2, table + TILE_N * 8, call.head_dim_v, prefix_rows, all_fast, fresh,
+                     cached, call.q.data);
+  };
+
+  /* ---- Q, and the first tiles ---- */
+  {
+    const int chunks = DIM / CHUNK;
+    const ea_source source = {EA_ELEMENT_16BIT, launch.q_aligned != 0};
+    const ea_block *b = block_at(info);
+#pragma unroll 4
+    for (int index = tid; index < TILE_M * chunks; index += THREADS) {
+      const int row = index / chunks, chunk = index % chunks;
+      const uint32_t address = tile_address(q_smem, row, chunk, DIM);
+      if (row >= b->rows || chunk * CHUNK >= call.head_dim) {
+        st_shared_v4(address, make_uint4(0, 0, 0, 0));
+        continue;
+      }
+      const int token = i0 + (row_in_token + row) / group, head = kv_head * group + (row_in_token + row) % group;
+      const char *source_row =
+          (const char *)call.q.data + ((token0 + token) * call.q.token_stride + (int64_t)head * call.q.head_stride) * 2;
+      load_row_chunk(address, source_row, chunk, call.head_dim, source);
+    }
+    cp_async_commit_group();
+  }
+  ask(first_tile);
+  answer(first_tile);
+  for (int ahead = 0; ahead < stages - 1; ahead++) {
+    __syncthreads();
+    if (ahead < tiles) load(first_tile + ahead, ahead);
+    cp_async_commit_group();
+    ask(first_tile + ahead + 1);
+    answer(first_tile + ahead + 1);
+  }
+
+  /* ---- state ---- */
+  float output[PV_MI][PV_NI][4];
+#pragma unroll
+  for (int mi = 0; mi < PV_MI; mi++) {
+#pragma unroll
+    for (int ni = 0; ni < PV_NI; ni++) {
+#pragma unroll
+      for (int e = 0; e < 4; e++) output[mi][ni][e] = 0.0f;
+    }
+  }
+  /* A thread holds, of each 16-row fragment, row lane/4 (h = 0) and that + 8 (h = 1). */
+  float row_max[QK_MI][2], row_sum[QK_MI][2]; /* row_sum: of this thread's columns */
+#pragma unroll
+  for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) row_max[mi][h] = MINUS_INF, row_sum[mi][h] = 0.0f;
+  }
+
+  const bool transformed = call.logit_cap > 0.0 || call.xai_temperature_len > 0;
+  /* exp2's factor; where scores are transformed they carry softmax_scale already. */
+  const float scale = transformed ? LOG2E : (float)call.softmax_scale * LOG2E;
+  const bool scaled_k = call.k_scale != 1.0, scaled_v = call.v_scale != 1.0;
+
+#if Q_IN_REGISTERS
+  uint32_t q_fragments[DIM / 16][QK_MI][4];
+#endif
+
+  int slot = 0, load_slot = stages - 1; /* load_slot: where tile t+S-1 goes */
+#pragma unroll 1
+  for (int t = 0; t < tiles; t++) {
+    const int tile = first_tile + t;
+    if (stages == 1) {
+      __syncthreads();
+      load(tile, 0);
+      cp_async_commit_group();
+    }
+    wait_for_stage(stages);
+    __syncthreads();
+    if (stages > 1) {
+      if (t + stages - 1 < tiles) load(tile + stages - 1, load_slot);
+      cp_async_commit_group();
+    }
+    ask(tile + stages);
+    const uint32_t table = table_of(tile);
+    (void)table;
+
+    const uint32_t k_tile = ring + (uint32_t)(slot * layout.stage_bytes);
+    const uint32_t v_tile = k_tile + TILE_N * DIM * 2;
+
+#if Q_IN_REGISTERS
+    if (t == 0) {
+#pragma unroll
+      for (int kk = 0; kk < DIM / 16; kk++) {
+#pragma unroll
+        for (int mi = 0; mi < QK_MI; mi++) {
+          ldmatrix_x4(q_fragments[kk][mi], step_chunks(q_lane, kk * 2) + mi * 16 * DIM * 2);
+        }
+      }
+    }
+#endif
+
+    /* ---- scores = Q K^T ---- */
+    float scores[QK_MI][QK_NI][4];
+#pragma unroll
+    for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+      for (int ni = 0; ni < QK_NI; ni++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) scores[mi][ni][e] = 0.0f;
+      }
+    }
+#pragma unroll
+    for (int kk = 0; kk < DIM / 16; kk++) {
+#if Q_IN_REGISTERS
+      uint32_t(*a)[4] = q_fragments[kk];
+#else
+      uint32_t a[QK_MI][4];
+#pragma unroll
+      for (int mi = 0; mi < QK_MI; mi++) ldmatrix_x4(a[mi], step_chunks(q_lane, kk * 2) + mi * 16 * DIM * 2);
+#endif
+#pragma unroll
+      for (int ni = 0; ni < QK_NI; ni += 2) {
+        uint32_t b[4];
+        if (QK_NI % 2 == 0) { /* 16 keys: matrices (keys 0-7, 8-15) x (dims 0-7, 8-15) */
+          ldmatrix_x4(b, step_chunks(k_tile + k_lane, kk * 2) + ni * 8 * DIM * 2);
+        } else { /* a warp has 8 keys in all */
+          ldmatrix_x2(b, step_chunks(k_tile + k_lane, kk * 2));
+        }
+#pragma unroll
+        for (int mi = 0; mi < QK_MI; mi++) {
+          mma_m16n8k16(scores[mi][ni], a[mi], b);
+          if (ni + 1 < QK_NI) mma_m16n8k16(scores[mi][ni + 1], a[mi], b + 2);
+        }
+      }
+    }
+
+    /* ---- what scores become before the softmax ---- */
+    const bool prefix_tile = tile * TILE_N < view.prefix; /* has prefix rows */
+    if (scaled_k && prefix_tile) {
+      const float k_scale = (float)call.k_scale;
+#pragma unroll
+      for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+        for (int ni = 0; ni < QK_NI; ni++) {
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            const int key = tile * TILE_N + qk_key + ni * 8 + lane % 4 * 2 + e % 2;
+            if (key < view.prefix) scores[mi][ni][e] *= k_scale;
+          }
+        }
+      }
+    }
+    if (transformed) {
+      const float softmax_scale = (float)call.softmax_scale;
+      const float cap = (float)call.logit_cap, inv_cap = cap > 0.0f ? 1.0f / cap : 0.0f;
+      const float inv_log2_len = call.xai_temperature_len > 0 ? 1.0f / log2f((float)call.xai_temperature_len) : 0.0f;
+#pragma unroll
+      for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          float temperature = 1.0f;
+          if (call.xai_temperature_len > 0) {
+            const int position = view.prefix + i0 + (row_in_token + qk_row + mi * 16 + h * 8 + lane / 4) / group;
+            temperature = ea_temperature(position, call.xai_temperature_len, log2f((float)position), inv_log2_len);
+          }
+#pragma unroll
+          for (int ni = 0; ni < QK_NI; ni++) {
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+              float s = scores[mi][ni][h * 2 + c] * softmax_scale;
+              if (cap > 0.0f) s = capped(s, cap, inv_cap);
+              scores[mi][ni][h * 2 + c] = s * temperature;
+            }
+          }
+        }
+      }
+    }
+
+    /* ---- mask ---- */
+    const int j0 = tile * TILE_N;
+    const bool masked = j0 < keys.first || j0 + TILE_N > keys.end || ea_tile_needs_mask(&view, i0, i1, j0, j0 + TILE_N);
+    if (masked) {
+#pragma unroll
+      for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          const int i = ea_min_i32(i0 + (row_in_token + qk_row + mi * 16 + h * 8 + lane / 4) / group, view.extend - 1);
+          const ea_key_range seen = ea_visible_keys(&view, i, i + 1);
+#pragma unroll
+          for (int ni = 0; ni < QK_NI; ni++) {
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+              const int key = j0 + qk_key + ni * 8 + lane % 4 * 2 + c;
+              bool visible = key >= seen.first && key < seen.end;
+              if (view.mask && visible) visible = ea_visible(&view, i, key);
+              if (!visible) scores[mi][ni][h * 2 + c] = MINUS_INF;
+            }
+          }
+        }
+      }
+    }
+
+    /* ---- running maximum ---- */
+    float rescale[QK_MI][2];
+    float tile_max[QK_MI][2];
+#pragma unroll
+    for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        float m = MINUS_INF;
+#pragma unroll
+        for (int ni = 0; ni < QK_NI; ni++) m = fmaxf(m, fmaxf(scores[mi][ni][h * 2], scores[mi][ni][h * 2 + 1]));
+        tile_max[mi][h] = quad_max(m);
+      }
+    }
+#if CROSSING
+    const uint32_t stats = base + (uint32_t)layout.stats;
+#pragma unroll
+    for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int row = qk_row + mi * 16 + h * 8 + lane / 4;
+        if (lane % 4 == 0) st_shared_f32(stats + (uint32_t)((warp % QK_WARPS_N * TILE_M + row) * 4), tile_max[mi][h]);
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int row = qk_row + mi * 16 + h * 8 + lane / 4;
+#pragma unroll
+        for (int n = 0; n < QK_WARPS_N; n++) {
+          tile_max[mi][h] = fmaxf(tile_max[mi][h], ld_shared_f32(stats + (uint32_t)((n * TILE_M + row) * 4)));
+        }
+      }
+    }
+#endif
+    const float v_scale = (float)call.v_scale;
+#pragma unroll
+    for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const float m = fmaxf(row_max[mi][h], tile_max[mi][h]);
+        const float shift = m == MINUS_INF ? 0.0f : m * scale; /* a row that has seen nothing yet: exp2(-inf) = 0 */
+        rescale[mi][h] = ex2_approx(fmaf(row_max[mi][h], scale, -shift));
+        row_max[mi][h] = m;
+        float sum = 0.0f;
+#pragma unroll
+        for (int ni = 0; ni < QK_NI; ni++) {
+#pragma unroll
+          for (int c = 0; c < 2; c++) {
+            const float p = ex2_approx(fmaf(scores[mi][ni][h * 2 + c], scale, -shift));
+            sum += p;
+            scores[mi][ni][h * 2 + c] = p;
+          }
+        }
+        row_sum[mi][h] = fmaf(row_sum[mi][h], rescale[mi][h], sum);
+      }
+    }
+    if (scaled_v && prefix_tile) {
+#pragma unroll
+      for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+        for (int ni = 0; ni < QK_NI; ni++) {
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            const int key = j0 + qk_key + ni * 8 + lane % 4 * 2 + e % 2;
+            if (key < view.prefix) scores[mi][ni][e] *= v_scale;
+          }
+        }
+      }
+    }
+
+    /* ---- P to where the second product reads it ---- */
+#if CROSSING
+    const uint32_t p_smem = base + (uint32_t)layout.p;
+    const uint32_t rescale_smem = stats + QK_WARPS_N * TILE_M * 4;
+#pragma unroll
+    for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int row = qk_row + mi * 16 + h * 8 + lane / 4;
+        if (warp % QK_WARPS_N == 0 && lane % 4 == 0) {
+          st_shared_f32(rescale_smem + (uint32_t)(row * 4), rescale[mi][h]);
+        }
+#pragma unroll
+        for (int ni = 0; ni < QK_NI; ni++) {
+          st_shared_b32(p_address(p_smem, row, qk_key / 8 + ni) + (uint32_t)(lane % 4 * 4),
+                        cvt_x2(scores[mi][ni][h * 2], scores[mi][ni][h * 2 + 1]));
+        }
+      }
+    }
+    __syncthreads();
+#endif
+#pragma unroll
+    for (int mi = 0; mi < PV_MI; mi++) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+#if CROSSING
+        const float factor = ld_shared_f32(rescale_smem + (uint32_t)((pv_row + mi * 16 + h * 8 + lane / 4) * 4));
+#else
+        const float factor = rescale[mi][h];
+#endif
+#pragma unroll
+        for (int ni = 0; ni < PV_NI; ni++) {
+#pragma unroll
+          for (int c = 0; c < 2; c++) output[mi][ni][h * 2 + c] *= factor;
+        }
+      }
+    }
+
+    /* ---- a NaN or Inf in V must reach only the rows that see it (promise 2): 0 * NaN is NaN ----
+     * Where every row sees every key, it reaches whom it should by itself. */
+    if (masked) {
+      bool found = false;
+      for (int index = tid; index < TILE_N * DIM_V / CHUNK; index += THREADS) {
+        const uint4 v = ld_shared_v4(v_tile + (uint32_t)index * 16);
+        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+          found |= (words[w] & EXPONENT_BITS) == EXPONENT_BITS;
+          found |= (words[w] >> 16 & EXPONENT_BITS) == EXPONENT_BITS;
+        }
+      }
+      if (__syncthreads_or(found)) {
+        /* Rare: give it to the rows that see it by hand, then take it out of the tile. */
+#pragma unroll 1
+        for (int n = 0; n < TILE_N; n++) {
+          const int key = j0 + n;
+          if (key < keys.first || key >= keys.end) continue;
+#pragma unroll
+          for (int mi = 0; mi < PV_MI; mi++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+              const int i =
+                  ea_min_i32(i0 + (row_in_token + pv_row + mi * 16 + h * 8 + lane / 4) / group, view.extend - 1);
+              if (!ea_visible(&view, i, key)) continue;
+#pragma unroll
+              for (int ni = 0; ni < PV_NI; ni++) {
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                  const int col = pv_col + ni * 8 + lane % 4 * 2 + c;
+                  const uint32_t bits =
+                      ld_shared_u16(tile_address(v_tile, n, col / CHUNK, DIM_V) + (uint32_t)(col % CHUNK * 2));
+                  if ((bits & EXPONENT_BITS) == EXPONENT_BITS) {
+#ifdef EA_TYPE_BF16
+                    output[mi][ni][h * 2 + c] += __int_as_float((int)(bits << 16));
+#else
+                    output[mi][ni][h * 2 + c] += cvt_f32_f16(bits);
+#endif
+                  }
+                }
+              }
+            }
+          }
+        }
+        __syncthreads();
+        for (int index = tid; index < TILE_N * DIM_V / CHUNK; index += THREADS) {
+          const uint32_t address = v_tile + (uint32_t)index * 16;
+          uint4 v = ld_shared_v4(address);
+          uint32_t *words[4] = {&v.x, &v.y, &v.z, &v.w};
+#pragma unroll
+          for (int w = 0; w < 4; w++) {
+            if ((*words[w] & EXPONENT_BITS) == EXPONENT_BITS) *words[w] &= 0xffff0000u;
+            if ((*words[w] >> 16 & EXPONENT_BITS) == EXPONENT_BITS) *words[w] &= 0x0000ffffu;
+          }
+          st_shared_v4(address, v);
+        }
+        __syncthreads();
+      }
+    }
+
+    /* ---- output += P V ---- */
+#pragma unroll
+    for (int kk = 0; kk < TILE_N / 16; kk++) {
+      uint32_t a[PV_MI][4];
+#pragma unroll
+      for (int mi = 0; mi < PV_MI; mi++) {
+#if CROSSING
+        ldmatrix_x4(a[mi], p_address(p_smem, pv_row + mi * 16 + lane % 16, kk * 2 + lane / 16));
+#else
+        /* The accumulators of two neighbouring 16x8 fragments are the operand of one 16x16. */
+        a[mi][0] = cvt_x2(scores[mi][kk * 2][0], scores[mi][kk * 2][1]);
+        a[mi][1] = cvt_x2(scores[mi][kk * 2][2], scores[mi][kk * 2][3]);
+        a[mi][2] = cvt_x2(scores[mi][kk * 2 + 1][0], scores[mi][kk * 2 + 1][1]);
+        a[mi][3] = cvt_x2(scores[mi][kk * 2 + 1][2], scores[mi][kk * 2 + 1][3]);
+#endif
+      }
+#pragma unroll
+      for (int ni = 0; ni < PV_NI; ni += 2) { /* 16 columns */
+        uint32_t b[4];
+        ldmatrix_x4_trans(b, step_chunks(v_tile + v_lane, ni) + kk * 16 * DIM_V * 2);
+#pragma unroll
+        for (int mi = 0; mi < PV_MI; mi++) {
+          mma_m16n8k16(output[mi][ni], a[mi], b);
+          mma_m16n8k16(output[mi][ni + 1], a[mi], b + 2);
+        }
+      }
+    }
+
+    answer(tile + stages);
+    slot = slot + 1 == stages ? 0 : slot + 1;
+    load_slot = load_slot + 1 == stages ? 0 : load_slot + 1;
+  }
+  cp_async_wait_group(0); /* Q, where there were no tiles */
+
+  /* ---- denominator, sink, lse ---- */
+  __syncthreads(); /* everyone is done with Q and the ring */
+  float factor_out[QK_MI][2];
+#if CROSSING
+  const uint32_t stats = base + (uint32_t)layout.stats;
+  const uint32_t factor_smem = stats + QK_WARPS_N * TILE_M * 4;
+#endif
+#pragma unroll
+  for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      row_sum[mi][h] = quad_sum(row_sum[mi][h]);
+#if CROSSING
+      const int row = qk_row + mi * 16 + h * 8 + lane / 4;
+      if (lane % 4 == 0) st_shared_f32(stats + (uint32_t)((warp % QK_WARPS_N * TILE_M + row) * 4), row_sum[mi][h]);
+#endif
+    }
+  }
+#if CROSSING
+  __syncthreads();
+#endif
+#pragma unroll
+  for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const int row = qk_row + mi * 16 + h * 8 + lane / 4;
+      float sum = row_sum[mi][h];
+#if CROSSING
+      sum = 0.0f;
+#pragma unroll
+      for (int n = 0; n < QK_WARPS_N; n++) sum += ld_shared_f32(stats + (uint32_t)((n * TILE_M + row) * 4));
+#endif
+      const bool nothing = row_max[mi][h] == MINUS_INF;
+      float top = row_max[mi][h] * scale; /* log2 units */
+      float factor = 1.0f;
+      const int head = kv_head * group + (row_in_token + row) % group;
+      if (call.sinks && !nothing && row < rows) {
+        float sink;
+        if (call.sinks_dtype == EA_F32) {
+          sink = ((const float *)call.sinks)[head];
+        } else {
+#ifdef EA_TYPE_BF16
+          sink = __int_as_float((int)((uint32_t)((const uint16_t *)call.sinks)[head] << 16));
+#else
+          sink = cvt_f32_f16(((const uint16_t *)call.sinks)[head]);
+#endif
+        }
+        const float with_sink = fmaxf(top, sink * LOG2E);
+        factor = exp2f(top - with_sink);
+        sum = sum * factor + exp2f(sink * LOG2E - with_sink);
+        top = with_sink;
+      }
+      if (nothing) {
+        factor_out[mi][h] = 0.0f;
+      } else {
+        factor_out[mi][h] = factor / sum;
+      }
+      if (call.lse && row < rows && lane % 4 == 0 && warp % QK_WARPS_N == 0) {
+        const int64_t token = token0 + i0 + (row_in_token + row) / group;
+        call.lse[token * call.lse_token_stride + head * call.lse_head_stride] =
+            nothing ? MINUS_INF : (top + log2f(sum)) * LN2;
+      }
+#if CROSSING
+      if (warp % QK_WARPS_N == 0 && lane % 4 == 0) st_shared_f32(factor_smem + (uint32_t)(row * 4), factor_out[mi][h]);
+#endif
+    }
+  }
+#if CROSSING
+  __syncthreads();
+#endif
+
+  /* ---- output through shared memory, so that whole rows leave together ---- */
+#pragma unroll
+  for (int mi = 0; mi < PV_MI; mi++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const int row = pv_row + mi * 16 + h * 8 + lane / 4;
+#if CROSSING
+      const float factor = ld_shared_f32(factor_smem + (uint32_t)(row * 4));
+#else
+      const float factor = factor_out[mi][h];
+#endif
+#pragma unroll
+      for (int ni = 0; ni < PV_NI; ni++) {
+        st_shared_b32(tile_address(q_smem, row, pv_col / CHUNK + ni, DIM_V) + (uint32_t)(lane % 4 * 4),
+                      cvt_x2(output[mi][ni][h * 2] * factor, output[mi][ni][h * 2 + 1] * factor));
+      }
+    }
+  }
+  __syncthreads();
+  const int chunks = DIM_V / CHUNK;
+#pragma unroll 2
+  for (int index = tid; index < rows * chunks; index += THREADS) {
+    const int row = index / chunks, chunk = index % chunks;
+    const int count = ea_min_i32(call.head_dim_v - chunk * CHUNK, CHUNK);
+    if (count <= 0) continue;
+    const int64_t token = token0 + i0 + (row_in_token + row) / group;
+    const int head = kv_head * group + (row_in_token + row) % group;
+    uint16_t *to = (uint16_t *)call.out + token * call.out_token_stride + head * call.out_head_stride + chunk * CHUNK;
+    const uint4 v = ld_shared_v4(tile_address(q_smem, row, chunk, DIM_V));
+    if (launch.out_aligned && count == CHUNK) {
+      *(uint4 *)to = v;
+    } else {
+      const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int e = 0; e < CHUNK; e++) {
+        if (e < count) to[e] = (uint16_t)(words[e / 2] >> (16 * (e % 2)));
+      }
+    }
+  }
+}
