@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "api/api.h"
-#include "api/internal.h"
 #include "common/check.h"
 #include "common/grow.h"
 #include "cpu/cpu.h"
@@ -112,10 +111,6 @@ void ea_context_destroy(ea_context *context) {
   if (atomic_fetch_sub_explicit(&context->references, 1, memory_order_acq_rel) > 1) return;
   if (context->cuda) ea_cuda_close(context->cuda);
   free(context);
-}
-
-ea_cuda_device *ea_context_cuda(const ea_context *context) {
-  return context->cuda;
 }
 
 static void describe_cpu(const ea_context *context, ea_device_info *info) {
