@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every C and CUDA file is laid out as .clang-format says: format.sh SOURCE-DIR BUILD-DIR
+# Every C and CUDA file is laid out as .clang-format says: format.sh SOURCE-DIR BUILD-DIR CC
 set -euo pipefail
 cd "$1"
 . tests/lint/files.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every shell script passes shellcheck: shell.sh SOURCE-DIR BUILD-DIR
+# Every shell script passes shellcheck: shell.sh SOURCE-DIR BUILD-DIR CC
 set -euo pipefail
 cd "$1"
 . tests/lint/files.sh

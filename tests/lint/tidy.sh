@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # clang-tidy, with the repository's .clang-tidy, on every host C file that the build
-# compiles: tidy.sh SOURCE-DIR BUILD-DIR
+# compiles: tidy.sh SOURCE-DIR BUILD-DIR CC
 set -euo pipefail
 cd "$1"
 build=$2
