@@ -65,7 +65,7 @@ function(ea_cuda_kernel name source)
       COMMAND ${EA_FATBINARY} -64 --compress-all --compress-mode=size --create=${base}.fatbin
         --image3=kind=elf,sm=${number},file=${base}.cubin
       DEPENDS ${base}.cubin
-      COMMENT ""
+      COMMENT "fatbinary ${name} ${arch}"
       VERBATIM)
     string(MAKE_C_IDENTIFIER ${name}_${arch} symbol)
     set_property(GLOBAL APPEND PROPERTY EA_CUDA_IMAGES "${name}|${arch}|${symbol}|${base}.fatbin")

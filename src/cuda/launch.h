@@ -5,7 +5,8 @@
 #include "cuda/device.h"
 
 typedef struct ea_launch_shape {
-  int64_t grid;       /* blocks, in one dimension; 0 launches nothing */
+  int64_t grid_x; /* blocks; 0 launches nothing */
+  int64_t grid_y;
   int32_t threads;    /* a block */
   int64_t smem_bytes; /* dynamic shared memory a block */
 } ea_launch_shape;
