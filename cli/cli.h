@@ -91,12 +91,14 @@ typedef struct ea_text {
 } ea_text;
 ea_text ea_count_text(int64_t value);
 
-/* A table of text cells, printed with aligned columns. Headers carry the units. */
+/* A column of a table. Headers carry the units. */
 typedef struct ea_column {
   const char *header;
   bool left; /* aligned left; numbers are aligned right */
+  int width; /* at least; 0: as wide as what is in it */
 } ea_column;
 
+/* A table of text cells, printed with aligned columns. */
 typedef struct ea_table ea_table;
 
 /* NULL when out of memory; the functions below then do nothing. */
@@ -106,8 +108,29 @@ void ea_table_add(ea_table *table, ...);
 /* Prints and frees. On a terminal a last column that is too long is wrapped below itself. */
 void ea_table_print(ea_table *table, FILE *stream);
 
+/* For tables that are printed as they grow: the header, and one row of strings. The widths
+ * are those of the columns, or of their headers. */
+void ea_header_print(FILE *stream, const ea_column *columns, int num_columns);
+void ea_row_print(FILE *stream, const ea_column *columns, int num_columns, ...);
+
+/* A progress bar on standard error, where that is a terminal. */
+typedef struct ea_progress {
+  bool enabled, drawn;
+  double total;
+  double start_ms, drawn_ms;
+} ea_progress;
+
+void ea_progress_begin(ea_progress *progress, double total);
+/* done of total; text is put behind the bar. */
+void ea_progress_update(ea_progress *progress, double done, const char *text);
+/* Wipes the bar off, before something else is printed and at the end. */
+void ea_progress_clear(ea_progress *progress);
+
 /* Prints a value as JSON and a newline, and drops the reference. False (after a message) when
  * it cannot be written. */
 bool ea_json_print(json_t *value, FILE *stream);
+
+/* The same into a file, which is complete under its name or not there ("-": standard output). */
+bool ea_json_write(json_t *value, const char *path);
 
 #endif

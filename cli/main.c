@@ -111,15 +111,16 @@ static void print_version(FILE *stream, struct argp_state *state) {
 }
 
 typedef struct top_level {
-  int command_index; /* in argv; 0: none */
+  char *name; /* of the command */
+  int index;  /* of the name in argv */
 } top_level;
 
 static error_t parse_top_level(int key, char *arg, struct argp_state *state) {
-  (void)arg;
   top_level *top = state->input;
   switch (key) {
   case ARGP_KEY_ARG:
-    top->command_index = state->next - 1;
+    top->name = arg;
+    top->index = state->next - 1;
     state->next = state->argc; /* the rest belongs to the command */
     return 0;
   case ARGP_KEY_NO_ARGS:
@@ -165,7 +166,8 @@ int main(int argc, char **argv) {
              "cannot do it (none there, out of memory, does not fit); 1 anything else.",
       .help_filter = help_text,
   };
-  char name[] = "extattn", help[] = "--help";
+  static char name[] = "extattn"; /* read until the very end, by close_stdout */
+  char help[] = "--help";
   char *no_arguments[] = {name, NULL};
   if (argc < 1) argv = no_arguments, argc = 1;
   argv[0] = name;
@@ -180,7 +182,7 @@ int main(int argc, char **argv) {
   }
   top_level top = {0};
   if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &top) != 0) return EA_EXIT_FAILURE;
-  const command *chosen = find_command(argv[top.command_index]);
-  if (!chosen) return unknown_command(argv[top.command_index]);
-  return run_command(chosen, argc - top.command_index, argv + top.command_index);
+  const command *chosen = find_command(top.name);
+  if (!chosen) return unknown_command(top.name);
+  return run_command(chosen, argc - top.index, argv + top.index);
 }

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "common/error.h"
+#include "io/new_file.h"
 
 ea_exit ea_exit_of(ea_status status) {
   switch (status) {
@@ -128,52 +130,118 @@ static void print_wrapped(FILE *stream, const char *text, int indent, int width)
   }
 }
 
-static void print_cell(FILE *stream, const char *text, int width, bool left, bool last) {
-  const int padding = width - text_width(text);
-  if (!left) fprintf(stream, "%*s", padding, "");
+static void print_cell(FILE *stream, const ea_column *column, const char *text, bool last) {
+  const int padding = column->width - text_width(text);
+  if (!column->left) fprintf(stream, "%*s", padding > 0 ? padding : 0, "");
   fputs(text, stream);
-  if (left && !last) fprintf(stream, "%*s", padding, "");
-  if (!last) fprintf(stream, "%*s", COLUMN_GAP, "");
+  if (last) {
+    fputc('\n', stream);
+  } else {
+    fprintf(stream, "%*s", COLUMN_GAP + (column->left && padding > 0 ? padding : 0), "");
+  }
+}
+
+/* At least as wide as its header. */
+static ea_column widened(const ea_column *column) {
+  ea_column out = *column;
+  const int width = text_width(column->header);
+  if (out.width < width) out.width = width;
+  return out;
+}
+
+void ea_header_print(FILE *stream, const ea_column *columns, int num_columns) {
+  const bool bold = ea_wants_color(stream);
+  if (bold) fputs("\033[1m", stream);
+  for (int c = 0; c < num_columns; c++) {
+    const ea_column column = widened(&columns[c]);
+    print_cell(stream, &column, column.header, c == num_columns - 1);
+  }
+  if (bold) fputs("\033[0m", stream);
+}
+
+void ea_row_print(FILE *stream, const ea_column *columns, int num_columns, ...) {
+  va_list args;
+  va_start(args, num_columns);
+  for (int c = 0; c < num_columns; c++) {
+    const ea_column column = widened(&columns[c]);
+    print_cell(stream, &column, va_arg(args, const char *), c == num_columns - 1);
+  }
+  va_end(args);
+}
+
+static void fit_columns(ea_table *table) {
+  for (int c = 0; c < table->num_columns; c++) {
+    for (int r = 0; r < table->num_rows; r++) {
+      const int width = text_width(cell_of(table, r, c));
+      if (width > table->columns[c].width) table->columns[c].width = width;
+    }
+    table->columns[c] = widened(&table->columns[c]);
+  }
+}
+
+static void print_rows(const ea_table *table, FILE *stream) {
+  const int last = table->num_columns - 1;
+  int indent = 0;
+  for (int c = 0; c < last; c++) indent += table->columns[c].width + COLUMN_GAP;
+  const int room = terminal_width(stream) - indent;
+  const bool wrap = table->columns[last].left && room >= MIN_WRAPPED && room < table->columns[last].width;
+  for (int r = 0; r < table->num_rows; r++) {
+    for (int c = 0; c < last; c++) print_cell(stream, &table->columns[c], cell_of(table, r, c), false);
+    if (wrap) {
+      print_wrapped(stream, cell_of(table, r, last), indent, room);
+      fputc('\n', stream);
+    } else {
+      print_cell(stream, &table->columns[last], cell_of(table, r, last), true);
+    }
+  }
 }
 
 void ea_table_print(ea_table *table, FILE *stream) {
   if (!table) return;
-  const int n = table->num_columns;
-  int widths[MAX_COLUMNS], last_at = 0;
-  for (int c = 0; c < n; c++) {
-    widths[c] = text_width(table->columns[c].header);
-    for (int r = 0; r < table->num_rows; r++) {
-      const int width = text_width(cell_of(table, r, c));
-      if (width > widths[c]) widths[c] = width;
-    }
-    if (c < n - 1) last_at += widths[c] + COLUMN_GAP;
-  }
-  const bool bold = ea_wants_color(stream);
-  if (bold) fputs("\033[1m", stream);
-  for (int c = 0; c < n; c++) {
-    print_cell(stream, table->columns[c].header, widths[c], table->columns[c].left, c == n - 1);
-  }
-  fputs(bold ? "\033[0m\n" : "\n", stream);
-  const int room = terminal_width(stream) - last_at;
-  const bool wrap = table->columns[n - 1].left && room >= MIN_WRAPPED && room < widths[n - 1];
-  for (int r = 0; r < table->num_rows; r++) {
-    for (int c = 0; c < n - 1; c++) print_cell(stream, cell_of(table, r, c), widths[c], table->columns[c].left, false);
-    if (wrap) {
-      print_wrapped(stream, cell_of(table, r, n - 1), last_at, room);
-    } else {
-      print_cell(stream, cell_of(table, r, n - 1), widths[n - 1], table->columns[n - 1].left, true);
-    }
-    fputc('\n', stream);
-  }
-  for (int i = 0; i < table->num_rows * n; i++) free(table->cells[i]);
+  fit_columns(table);
+  ea_header_print(stream, table->columns, table->num_columns);
+  print_rows(table, stream);
+  for (int i = 0; i < table->num_rows * table->num_columns; i++) free(table->cells[i]);
   free(table->cells);
   free(table);
 }
 
+/* ------------------------------------------------------------------------------------
+ * JSON
+ * ---------------------------------------------------------------------------------- */
+
+#define JSON_STYLE (JSON_INDENT(2) | JSON_REAL_PRECISION(9))
+
 bool ea_json_print(json_t *value, FILE *stream) {
-  const bool ok = value && json_dumpf(value, stream, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0;
+  errno = 0;
+  const bool ok = value && json_dumpf(value, stream, JSON_STYLE) == 0 && fputc('\n', stream) != EOF;
+  if (!ok) ea_message("JSON: %s", errno ? strerror(errno) : "out of memory");
   json_decref(value);
-  if (ok && fputc('\n', stream) != EOF) return true;
-  ea_message("JSON: %s", errno ? strerror(errno) : "out of memory");
-  return false;
+  return ok;
+}
+
+static int write_part(const char *text, size_t size, void *file) {
+  ea_new_file_write(file, text, size);
+  return 0;
+}
+
+/* Into a file that is dropped when anything fails. */
+static ea_status write_json(const json_t *value, const char *path) {
+  ea_new_file *file;
+  const ea_status status = ea_new_file_open(path, &file);
+  if (status != EA_OK) return status;
+  if (!value || json_dump_callback(value, write_part, file, JSON_STYLE) != 0) {
+    ea_new_file_discard(file);
+    return ea_fail(EA_ERR_OUT_OF_MEMORY, "%s: no memory for its JSON", path);
+  }
+  ea_new_file_write(file, "\n", 1);
+  return ea_new_file_commit(file);
+}
+
+bool ea_json_write(json_t *value, const char *path) {
+  if (!strcmp(path, "-")) return ea_json_print(value, stdout);
+  const ea_status status = write_json(value, path);
+  if (status != EA_OK) ea_message("%s", ea_last_error());
+  json_decref(value);
+  return status == EA_OK;
 }
