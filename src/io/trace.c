@@ -336,7 +336,7 @@ ea_status ea_trace_count(const ea_trace *trace, int64_t budget, ea_trace_totals 
   *totals = (ea_trace_totals){0};
   ea_schedule *schedule;
   ea_status status = ea_schedule_create(trace, budget, &schedule);
-  if (status != EA_OK) return status;
+  if (!schedule) return status;
   ea_trace_batch batch;
   while ((status = ea_schedule_next(schedule, &batch)) == EA_OK && batch.num_pieces > 0) {
     totals->batches++;
