@@ -22,14 +22,17 @@ static ea_status check_shape(const ea_merge_args *args) {
   return EA_OK;
 }
 
-static ea_status resolve_tensor(const char *name, const ea_merge_args *args, ea_tensor *tensor, bool written) {
-  const ea_tensor_rule rule = {name, args->num_tokens, args->num_heads, args->head_dim_v, args->dtype, true, written};
+static ea_status resolve_tensor(ea_tensor_names names, const ea_merge_args *args, ea_tensor *tensor, bool written) {
+  const ea_tensor_rule rule = {names, args->num_tokens, args->num_heads, args->head_dim_v, args->dtype, true, written};
   return ea_tensor_resolve(&rule, tensor);
 }
 
+/* Packed: [T, H]. */
 static ea_status check_lse(const char *name, const ea_merge_args *args, const float *lse, bool required) {
+  if (!lse && !required) return EA_OK;
+  const ea_tensor_names names = {name, name, name, name};
+  const ea_tensor_rule rule = {names, args->num_tokens, args->num_heads, 1, EA_F32, true, false};
   ea_tensor tensor = {(void *)(uintptr_t)lse, 0, 0};
-  const ea_tensor_rule rule = {name, args->num_tokens, args->num_heads, 1, EA_F32, required, false};
   return ea_tensor_resolve(&rule, &tensor);
 }
 
@@ -55,10 +58,13 @@ static ea_status check_lse_is(const ea_merge_args *args, const float *part, cons
 }
 
 static ea_status resolve(ea_merge_args *args) {
+  const ea_tensor_names out_a = EA_TENSOR_NAMES("out_a");
+  const ea_tensor_names out_b = EA_TENSOR_NAMES("out_b");
+  const ea_tensor_names out = EA_TENSOR_NAMES("out");
   ea_status status = check_shape(args);
-  if (!status) status = resolve_tensor("out_a", args, &args->out_a, false);
-  if (!status) status = resolve_tensor("out_b", args, &args->out_b, false);
-  if (!status) status = resolve_tensor("out", args, &args->out, true);
+  if (!status) status = resolve_tensor(out_a, args, &args->out_a, false);
+  if (!status) status = resolve_tensor(out_b, args, &args->out_b, false);
+  if (!status) status = resolve_tensor(out, args, &args->out, true);
   if (!status) status = check_lse("lse_a", args, args->lse_a, true);
   if (!status) status = check_lse("lse_b", args, args->lse_b, true);
   if (!status) status = check_lse("lse", args, args->lse, false);

@@ -59,6 +59,7 @@ static ea_status run_cuda(const ea_plan *plan, const ea_call *call, const ea_bat
     const ea_status status = ea_check_indptr(call, batch.qo_indptr_host, batch.kv_indptr_host);
     if (status) return status;
   }
+  if (call->num_tokens == 0) return EA_OK; /* nothing to write */
   return ea_cuda_run(plan->context->cuda, plan->kernel, &plan->info, call, &batch, workspace, stream);
 }
 

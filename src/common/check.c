@@ -5,7 +5,8 @@
 #include <string.h>
 
 ea_status ea_check_struct(const char *name, const void *callers, size_t min_size) {
-  if (!callers) return ea_fail(EA_ERR_INVALID, "%s: found NULL, allowed a pointer to a struct", name);
+  const ea_status status = ea_check_pointer(name, callers, sizeof(size_t), "a pointer to the struct");
+  if (status) return status;
   size_t size;
   memcpy(&size, callers, sizeof size);
   if (size < min_size || size > EA_MAX_STRUCT_SIZE) {

@@ -72,7 +72,8 @@ static bool has_avx512(void) {
 }
 
 static bool has_avx512_bf16(void) {
-  return has_avx512() && bit(cpuid(7, 1).eax, 5);
+  const bool has_subleaf = cpuid(7, 0).eax >= 1;
+  return has_avx512() && has_subleaf && bit(cpuid(7, 1).eax, 5);
 }
 
 /* Linux gives the tile registers only to a process that asks; asking again is harmless, and

@@ -1,7 +1,5 @@
 /* The half of a call that changes from batch to batch: sizes, pointers and strides checked
  * without reading any memory that they point to, so it serves host and device alike. */
-#include <stdio.h>
-
 #include "common/check.h"
 #include "common/grow.h"
 #include "problem/problem.h"
@@ -40,12 +38,14 @@ static ea_status resolve_tensors(const ea_problem *problem, ea_batch *batch) {
   const int32_t dim = problem->head_dim;
   const int32_t dim_v = problem->head_dim_v;
   const bool reads_new = !problem->skip_extend;
-  const ea_tensor_rule q = {"q", tokens, q_heads, dim, problem->dtype, true, false};
-  const ea_tensor_rule k = {"k", tokens, kv_heads, dim, problem->dtype, reads_new, false};
-  const ea_tensor_rule v = {"v", tokens, kv_heads, dim_v, problem->dtype, reads_new, false};
-  const ea_tensor_rule out = {"out", tokens, q_heads, dim_v, problem->dtype, true, true};
-  const ea_pool_rule k_cache = {"k_cache", batch->num_pages, problem->page_size, kv_heads, dim, problem->cache_dtype};
-  const ea_pool_rule v_cache = {"v_cache", batch->num_pages, problem->page_size, kv_heads, dim_v, problem->cache_dtype};
+  const ea_tensor_rule q = {EA_TENSOR_NAMES("q"), tokens, q_heads, dim, problem->dtype, true, false};
+  const ea_tensor_rule k = {EA_TENSOR_NAMES("k"), tokens, kv_heads, dim, problem->dtype, reads_new, false};
+  const ea_tensor_rule v = {EA_TENSOR_NAMES("v"), tokens, kv_heads, dim_v, problem->dtype, reads_new, false};
+  const ea_tensor_rule out = {EA_TENSOR_NAMES("out"), tokens, q_heads, dim_v, problem->dtype, true, true};
+  const ea_pool_rule k_cache = {EA_POOL_NAMES("k_cache"), batch->num_pages, problem->page_size, kv_heads, dim,
+                                problem->cache_dtype};
+  const ea_pool_rule v_cache = {EA_POOL_NAMES("v_cache"), batch->num_pages, problem->page_size, kv_heads, dim_v,
+                                problem->cache_dtype};
 
   ea_status status = ea_tensor_resolve(&q, &batch->q);
   if (!status) status = ea_tensor_resolve(&k, &batch->k);
@@ -64,7 +64,8 @@ static ea_status resolve_tensors(const ea_problem *problem, ea_batch *batch) {
 /* lse is a tensor [T, Hq, 1] whose strides have names of their own. */
 static ea_status resolve_lse(const ea_problem *problem, ea_batch *batch) {
   if (!batch->lse) return EA_OK;
-  const ea_tensor_rule rule = {"lse", batch->num_tokens, problem->num_q_heads, 1, EA_F32, true, true};
+  const ea_tensor_names names = {"lse", "lse", "lse_token_stride", "lse_head_stride"};
+  const ea_tensor_rule rule = {names, batch->num_tokens, problem->num_q_heads, 1, EA_F32, true, true};
   ea_tensor lse = {batch->lse, batch->lse_token_stride, batch->lse_head_stride};
   const ea_status status = ea_tensor_resolve(&rule, &lse);
   if (status) return status;

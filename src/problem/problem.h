@@ -17,17 +17,19 @@ ea_status ea_check_batch_size(int64_t num_seqs, int64_t num_tokens);
 
 /* Puts a resolved problem and the caller's batch together: defaults of strides, pointers
  * that must be there, strides that must not overlap in out and lse. Reads no tensor and
- * no index array, so it serves host and device memory alike. */
+ * no index array, so it serves host and device memory alike. What cannot be needed may be
+ * NULL in the call: k and v with skip_extend, kv_indices and the caches where there is no
+ * prefix or with skip_prefix, everything where num_tokens is 0. */
 ea_status ea_call_make(const ea_problem *resolved, const ea_batch *callers, ea_call *call);
 
 /* Checks the index arrays in host memory: qo_indptr, kv_indptr (first 0, last T and at most
- * num_kv_indices, never decreasing, lengths within EA_MAX_SEQ_LEN). The call's own arrays
- * are not looked at. */
+ * num_kv_indices, never decreasing, lengths within EA_MAX_SEQ_LEN), and that a prefix has
+ * kv_indices and caches to come from. The call's own arrays are not looked at. */
 ea_status ea_check_indptr(const ea_call *call, const int32_t *qo_indptr, const int32_t *kv_indptr);
 
 /* Checks all that the arrays of a call in host memory hold: ea_check_indptr, every slot
- * within [0, num_slots), caches there where a prefix is, masks within custom_mask_bytes,
- * window_kv_offsets not negative. */
+ * within [0, num_slots) (unless skip_prefix: then they are not looked at), masks within
+ * custom_mask_bytes, window_kv_offsets not negative. */
 ea_status ea_check_host_arrays(const ea_call *call);
 
 #endif
