@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "check/generate.h"
+#include "check/layout.h"
 #include "check/random.h"
 #include "common/error.h"
 #include "common/numeric.h"
@@ -28,52 +29,15 @@ static ea_status out_of_memory(void) {
   return ea_fail(EA_ERR_OUT_OF_MEMORY, "case: found no memory to build it");
 }
 
-static int64_t max_i64(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-
 /* ------------------------------------------------------------------------------------
  * Views into buffers
  * ---------------------------------------------------------------------------------- */
 
-/* [pages, rows, heads, width]; a tensor has one page. Strides in elements. */
-typedef struct shape {
-  int64_t pages, rows;
-  int32_t heads, width;
-} shape;
-
-typedef struct strides {
-  int64_t page, row, head;
-} strides;
-
 typedef struct view {
   char *data; /* NULL: not there */
-  strides by;
+  ea_strides by;
   ea_dtype dtype;
 } view;
-
-static strides lay_out(ea_layout layout, ea_rng *rng, shape s) {
-  static const int32_t gaps[] = {1, 3, 8, 8, 16, 24};
-  int64_t gap[3] = {0, 0, 0};
-  for (int i = 0; i < 3 && layout >= EA_LAYOUT_PADDED; i++) gap[i] = gaps[ea_rng_below(rng, 6)];
-  if (layout == EA_LAYOUT_HEAD_MAJOR) {
-    const int64_t row = s.width + gap[0];
-    if (s.rows == 1) { /* pages of one slot: the heads go outside of all pages */
-      return (strides){.page = row, .row = row, .head = max_i64(s.pages, 1) * row + gap[1]};
-    }
-    const int64_t head = max_i64(s.rows, 1) * row + gap[1];
-    return (strides){.page = s.heads * head + gap[2], .row = row, .head = head};
-  }
-  const int64_t head = s.width + gap[0];
-  const int64_t row = s.heads * head + gap[1];
-  return (strides){.page = max_i64(s.rows, 1) * row + gap[2], .row = row, .head = head};
-}
-
-/* Elements from the first to the last, both included. */
-static int64_t extent(shape s, strides by) {
-  if (s.pages == 0 || s.rows == 0) return 0;
-  return (s.pages - 1) * by.page + (s.rows - 1) * by.row + (s.heads - 1) * by.head + s.width;
-}
 
 /* What must never reach a result: NaN and, where the type has it, Inf. */
 static double hostile_number(ea_dtype dtype, uint64_t i) {
@@ -82,11 +46,11 @@ static double hostile_number(ea_dtype dtype, uint64_t i) {
 }
 
 /* A buffer for a view of this shape, exactly as long as the view needs. */
-static ea_status make_view(builder *b, shape s, ea_layout layout, ea_dtype dtype, view *out) {
+static ea_status make_view(builder *b, ea_shape s, ea_layout layout, ea_dtype dtype, view *out) {
   const int64_t late = b->spec->misalign;
   out->dtype = dtype;
-  out->by = lay_out(layout, &b->rng, s);
-  const int64_t elements = late + extent(s, out->by);
+  out->by = ea_lay_out(layout, &b->rng, s);
+  const int64_t elements = late + ea_extent(s, out->by);
   void *data;
   const ea_status status = ea_case_alloc(b->c, (size_t)elements * ea_dtype_size(dtype), &data);
   if (status) return status;
@@ -108,7 +72,7 @@ static view view_at(const view *v, int64_t elements) {
 static ea_status make_kv_views(builder *b, int64_t pages, int64_t rows, ea_layout layout, ea_dtype dtype, view *k,
                                view *v) {
   const ea_problem *problem = &b->spec->problem;
-  shape s = {pages, rows, problem->num_kv_heads, problem->head_dim};
+  ea_shape s = {pages, rows, problem->num_kv_heads, problem->head_dim};
   const bool together = layout == EA_LAYOUT_INTERLEAVED && !problem->shared_kv;
   const bool inside = together && b->spec->v_from_k;
   if (together && !inside) s.width += b->head_dim_v;
@@ -122,16 +86,9 @@ static ea_status make_kv_views(builder *b, int64_t pages, int64_t rows, ea_layou
   return make_view(b, s, layout, dtype, v);
 }
 
-static ea_tensor as_tensor(const view *v, ea_layout layout) {
-  ea_tensor tensor = {v->data, v->by.row, v->by.head};
-  if (layout == EA_LAYOUT_PACKED) tensor.token_stride = tensor.head_stride = 0;
-  return tensor;
-}
-
 static ea_cache as_cache(const view *v, ea_layout layout) {
   ea_cache cache = {v->data, v->by.page, v->by.row, v->by.head};
-  if (layout == EA_LAYOUT_PACKED) cache.page_stride = cache.row_stride = cache.head_stride = 0;
-  return cache;
+  return layout == EA_LAYOUT_PACKED ? (ea_cache){.data = v->data} : cache;
 }
 
 /* ------------------------------------------------------------------------------------
@@ -169,7 +126,7 @@ static void token_numbers(const ea_spec *spec, int stream, uint64_t id, int32_t 
 static void store_token(const view *v, int64_t page, int64_t row, int32_t heads, int32_t width, int32_t stored_width,
                         const double *numbers) {
   for (int32_t h = 0; h < heads; h++) {
-    const int64_t at = page * v->by.page + row * v->by.row + h * v->by.head;
+    const int64_t at = ea_element(v->by, page, row, h);
     for (int32_t d = 0; d < stored_width; d++) {
       ea_store_double(v->data, v->dtype, at + d, numbers[(int64_t)h * width + d]);
     }
@@ -345,7 +302,7 @@ static ea_status make_new_tokens(builder *b) {
   const ea_problem *problem = &spec->problem;
   ea_batch *batch = &b->c->batch;
   view q, k, v = {0};
-  ea_status status = make_view(b, (shape){1, b->num_tokens, problem->num_q_heads, problem->head_dim}, spec->q_layout,
+  ea_status status = make_view(b, (ea_shape){1, b->num_tokens, problem->num_q_heads, problem->head_dim}, spec->q_layout,
                                problem->dtype, &q);
   if (!status) status = make_kv_views(b, 1, b->num_tokens, spec->kv_layout, problem->dtype, &k, &v);
   if (status) return status;
@@ -357,9 +314,9 @@ static ea_status make_new_tokens(builder *b) {
       write_key(b, n, spec->seqs[n].prefix + i, &k, &v, 0, row, spec->round_to);
     }
   }
-  batch->q = as_tensor(&q, spec->q_layout);
-  batch->k = as_tensor(&k, spec->kv_layout);
-  if (v.data) batch->v = as_tensor(&v, spec->kv_layout);
+  batch->q = ea_tensor_of(spec->q_layout, q.data, q.by);
+  batch->k = ea_tensor_of(spec->kv_layout, k.data, k.by);
+  if (v.data) batch->v = ea_tensor_of(spec->kv_layout, v.data, v.by);
   return EA_OK;
 }
 
