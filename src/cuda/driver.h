@@ -27,14 +27,12 @@ enum {
   EA_CU_INVALID_DEVICE = 101,
 
   EA_CU_DEVICE_MULTIPROCESSORS = 16,
-  EA_CU_DEVICE_L2_BYTES = 38,
   EA_CU_DEVICE_CAPABILITY_MAJOR = 75,
   EA_CU_DEVICE_CAPABILITY_MINOR = 76,
   EA_CU_DEVICE_SMEM_PER_MULTIPROCESSOR = 81,
   EA_CU_DEVICE_SMEM_PER_BLOCK_OPTIN = 97,
 
   EA_CU_FUNC_STATIC_SMEM_BYTES = 1,
-  EA_CU_FUNC_LOCAL_BYTES = 3,
   EA_CU_FUNC_REGISTERS = 4,
   EA_CU_FUNC_MAX_DYNAMIC_SMEM_BYTES = 8,
 
@@ -57,7 +55,6 @@ enum {
   F(primary_ctx_release, "cuDevicePrimaryCtxRelease_v2", (ea_cu_device device))                                        \
   F(ctx_push_current, "cuCtxPushCurrent_v2", (ea_cu_context context))                                                  \
   F(ctx_pop_current, "cuCtxPopCurrent_v2", (ea_cu_context * context))                                                  \
-  F(ctx_synchronize, "cuCtxSynchronize", (void))                                                                       \
   F(module_load_data, "cuModuleLoadData", (ea_cu_module * module, const void *image))                                  \
   F(module_unload, "cuModuleUnload", (ea_cu_module module))                                                            \
   F(module_get_function, "cuModuleGetFunction", (ea_cu_function * function, ea_cu_module module, const char *name))    \

@@ -27,6 +27,16 @@ static ea_status leave_gpu(const ea_cuda_device *device, ea_cu_result result, co
   return ea_driver_check(&device->driver, result, what);
 }
 
+ea_status ea_gpu_enter(ea_context *context) {
+  ea_status status;
+  enter_gpu(context, "its driver context", &status);
+  return status;
+}
+
+void ea_gpu_leave(ea_context *context) {
+  ea_device_leave(context->cuda);
+}
+
 /* ---- memory ---- */
 
 static ea_status host_alloc(size_t bytes, void **ptr) {

@@ -32,6 +32,11 @@ ea_status ea_stream_synchronize(ea_context *context, void *stream);
 ea_status ea_stream_create(ea_context *context, void **stream);
 void ea_stream_destroy(ea_context *context, void *stream);
 
+/* Makes the device's own driver context current on this thread, for a library that takes the
+ * current one (cuBLAS), until it is left again. */
+ea_status ea_gpu_enter(ea_context *context);
+void ea_gpu_leave(ea_context *context);
+
 typedef struct ea_event_s *ea_event;
 
 ea_status ea_event_create(ea_context *context, ea_event *event);

@@ -1,0 +1,550 @@
+/* extattn bench: how fast, at which depth, next to what the same machine reaches with a large
+ * product and a copy; and whether every depth gives the same bits. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "bench.h"
+#include "cuda/memory.h"
+#include "plot.h"
+#include "replay.h"
+
+typedef struct bench_args {
+  ea_device_args device;
+  const char *suite_name;
+  ea_bench_method method;
+  bool list;
+  const char *commit, *cublas_path, *json_path, *plot_path, *trace_path;
+  int64_t max_requests;
+} bench_args;
+
+enum {
+  KEY_JSON = 'j',
+  KEY_PLOT = 'p',
+  KEY_REQUESTS = 'n',
+  KEY_WARM_UP = 0x100,
+  KEY_REPEATS,
+  KEY_COMMIT,
+  KEY_CUBLAS,
+  KEY_TRACE,
+  KEY_LIST
+};
+
+static const struct argp_option options[] = {
+    {"warm-up", KEY_WARM_UP, "N", 0, "Runs before the first that counts (4)", 0},
+    {"repeats", KEY_REPEATS, "N", 0, "Runs that count; the median is shown (12)", 0},
+    {"trace", KEY_TRACE, "FILE", 0, "Suite replay: the trace", 0},
+    {"requests", KEY_REQUESTS, "N", 0, "Suite replay: only the first N requests (100)", 0},
+    {"cublas", KEY_CUBLAS, "FILE", 0, "cuBLAS, for the ceiling (looked for by its usual names)", 0},
+    {"commit", KEY_COMMIT, "HASH", 0, "What is measured, for the record", 0},
+    {"json", KEY_JSON, "FILE", 0, "Write the result as JSON (-: instead of the table)", 0},
+    {"plot", KEY_PLOT, "FILE.svg", 0, "Draw the result, with gnuplot", 0},
+    {"list", KEY_LIST, NULL, 0, "Print the suite's shapes as JSON and measure nothing", 0},
+    {0},
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+  bench_args *args = state->input;
+  switch (key) {
+  case ARGP_KEY_INIT:
+    state->child_inputs[0] = &args->device;
+    return 0;
+  case KEY_WARM_UP:
+    args->method.warm_up = (int)ea_arg_int(state, "--warm-up", arg, 0, EA_BENCH_MAX_REPEATS);
+    return 0;
+  case KEY_REPEATS:
+    args->method.repeats = (int)ea_arg_int(state, "--repeats", arg, 1, EA_BENCH_MAX_REPEATS);
+    return 0;
+  case KEY_TRACE:
+    args->trace_path = arg;
+    return 0;
+  case KEY_REQUESTS:
+    args->max_requests = ea_arg_int(state, "--requests", arg, 1, INT64_MAX);
+    return 0;
+  case KEY_CUBLAS:
+    args->cublas_path = arg;
+    return 0;
+  case KEY_COMMIT:
+    args->commit = arg;
+    return 0;
+  case KEY_JSON:
+    args->json_path = arg;
+    return 0;
+  case KEY_PLOT:
+    args->plot_path = arg;
+    return 0;
+  case KEY_LIST:
+    args->list = true;
+    return 0;
+  case ARGP_KEY_ARG:
+    if (args->suite_name) argp_error(state, "found a second suite '%s', allowed one", arg);
+    args->suite_name = arg;
+    return 0;
+  case ARGP_KEY_END:
+    if (!args->suite_name) argp_error(state, "SUITE is missing");
+    return 0;
+  default:
+    return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const struct argp_child children[] = {{&ea_device_argp, 0, NULL, 0}, {0}};
+
+/* Puts the list of suites below the options of --help. */
+static char *help_text(int key, const char *text, void *input) {
+  (void)input;
+  if (key != ARGP_KEY_HELP_POST_DOC) return (char *)text;
+  char *list = NULL;
+  size_t size = 0;
+  FILE *stream = open_memstream(&list, &size);
+  if (!stream) return (char *)text;
+  fputs("Suites:\n", stream);
+  for (int i = 0; i < ea_num_bench_suites; i++) {
+    fprintf(stream, "  %-10s %s\n", ea_bench_suites[i].name, ea_bench_suites[i].what);
+  }
+  fputs("  replay     a trace of requests, batch by batch (--trace)\n", stream);
+  if (text) fprintf(stream, "\n%s", text);
+  fclose(stream);
+  return list;
+}
+
+static const struct argp argp = {
+    options,
+    parse_option,
+    "SUITE",
+    "Measures a suite of shapes at pipeline depths 1, 2, 3 and automatic (or at --stages), and compares the bits of "
+    "their results.\v"
+    "Example:\n"
+    "  extattn bench seed --json seed.json --plot seed.svg",
+    children,
+    help_text,
+    NULL,
+};
+
+/* ------------------------------------------------------------------------------------
+ * Results
+ * ---------------------------------------------------------------------------------- */
+
+typedef struct record {
+  const ea_bench_case *c;
+  int32_t stages_asked; /* 0: automatic */
+  ea_plan_info plan;
+  char error[256]; /* why it was not measured; "": it was */
+  ea_bench_time time;
+  double tflops, gbytes; /* a second */
+  double ceiling_share;  /* of the ceiling that bounds the suite; 0: not known */
+  uint64_t fingerprint;
+  bool same_bits; /* as the first depth that was measured */
+} record;
+
+#define MAX_DEPTHS 4
+
+typedef struct result {
+  const bench_args *args;
+  const ea_bench_suite *suite;
+  ea_device_info device;
+  ea_bench_ceilings ceilings;
+  record *records;
+  int num_records;
+} result;
+
+static json_t *date_json(void) {
+  char text[32] = "";
+  const time_t now = time(NULL);
+  struct tm utc;
+  if (gmtime_r(&now, &utc)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return json_string(text);
+}
+
+static json_t *case_json(const ea_bench_case *c) {
+  return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f}", "dtype", ea_dtype_name(c->dtype),
+                   "head_dim", c->head_dim, "head_dim_v", c->head_dim_v, "num_q_heads", c->num_q_heads, "num_kv_heads",
+                   c->num_kv_heads, "window", c->window, "seqs", c->seqs, "prefix", c->prefix, "extend", c->extend,
+                   "shared_kv", c->shared_kv, "flop", ea_bench_flop(c), "bytes", ea_bench_bytes(c));
+}
+
+static json_t *list_json(const ea_bench_suite *suite) {
+  json_t *cases = json_array();
+  for (int i = 0; i < suite->num_cases; i++) json_array_append_new(cases, case_json(&suite->cases[i]));
+  return json_pack("{s:s, s:s, s:b, s:o}", "suite", suite->name, "what", suite->what, "memory_bound",
+                   suite->memory_bound, "cases", cases);
+}
+
+static json_t *record_json(const record *r) {
+  json_t *row = case_json(r->c);
+  json_object_set_new(row, "stages_asked", json_integer(r->stages_asked));
+  if (r->error[0]) {
+    json_object_set_new(row, "error", json_string(r->error));
+    return row;
+  }
+  char fingerprint[24];
+  snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
+  json_t *measured = json_pack(
+      "{s:s, s:i, s:i, s:i, s:I, s:I, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:b}", "kernel", r->plan.kernel, "stages",
+      r->plan.stages, "tile_m", r->plan.tile_m, "tile_n", r->plan.tile_n, "smem_bytes", (json_int_t)r->plan.smem_bytes,
+      "smem_limit_bytes", (json_int_t)r->plan.smem_limit_bytes, "registers", r->plan.registers, "median_ms",
+      r->time.median_ms, "min_ms", r->time.min_ms, "max_ms", r->time.max_ms, "tflops", r->tflops, "gbytes_per_s",
+      r->gbytes, "ceiling_share", r->ceiling_share, "fingerprint", fingerprint, "same_bits", r->same_bits);
+  json_object_update(row, measured);
+  json_decref(measured);
+  return row;
+}
+
+static json_t *device_json(const ea_device_info *d) {
+  return json_pack("{s:s, s:s, s:s, s:i, s:i, s:i}", "type", d->device == EA_DEVICE_CPU ? "cpu" : "cuda", "name",
+                   d->name, "arch", d->arch, "threads", d->num_threads, "multiprocessors", d->multiprocessors,
+                   "driver_version", d->driver_version);
+}
+
+static json_t *head_json(const char *suite, const bench_args *args, const ea_device_info *device,
+                         const ea_bench_ceilings *ceilings) {
+  json_t *root = json_pack("{s:s, s:s, s:s, s:o, s:o, s:{s:i, s:i, s:s}}", "command", "bench", "suite", suite,
+                           "version", ea_version(), "date", date_json(), "device", device_json(device), "method",
+                           "warm_up", args->method.warm_up, "repeats", args->method.repeats, "clock",
+                           device->device == EA_DEVICE_CPU ? "host" : "CUDA events");
+  if (args->commit) json_object_set_new(root, "commit", json_string(args->commit));
+  json_object_set_new(
+      root, "ceilings",
+      json_pack("{s:f, s:f}", "product_tflops", ceilings->product_tflops, "copy_gbytes_per_s", ceilings->copy_gbytes));
+  return root;
+}
+
+static json_t *result_json(const result *r) {
+  json_t *rows = json_array();
+  for (int i = 0; i < r->num_records; i++) json_array_append_new(rows, record_json(&r->records[i]));
+  json_t *root = head_json(r->suite->name, r->args, &r->device, &r->ceilings);
+  json_object_set_new(root, "memory_bound", json_boolean(r->suite->memory_bound));
+  json_object_set_new(root, "rows", rows);
+  return root;
+}
+
+/* ------------------------------------------------------------------------------------
+ * Table
+ * ---------------------------------------------------------------------------------- */
+
+static void print_ceilings(const ea_device_info *device, const ea_bench_ceilings *ceilings) {
+  printf("%s, %s", device->name, device->arch);
+  if (device->device == EA_DEVICE_CPU) {
+    printf(", %d threads\n", device->num_threads);
+    return;
+  }
+  printf("; copy %.0f GB/s", ceilings->copy_gbytes);
+  if (ceilings->product_tflops > 0) {
+    printf(", product of %d^3 in bf16 %.0f TFLOP/s\n", EA_BENCH_PRODUCT_DIM, ceilings->product_tflops);
+  } else {
+    printf(", product not measured: %s\n", ceilings->product_note);
+  }
+}
+
+static const ea_column columns[] = {
+    {"D/Dv", true, 7},   {"heads", true, 7}, {"batch", true, 30},   {"depth", false, 8},
+    {"ms", false, 10},   {"+-%", false, 6},  {"TFLOP/s", false, 8}, {"GB/s", false, 7},
+    {"% max", false, 6}, {"bits", true, 9},  {"note", true, 0},
+};
+enum { NUM_COLUMNS = sizeof columns / sizeof columns[0] };
+
+static void print_record(const record *r) {
+  char dims[16], heads[16], batch[64], depth[16];
+  snprintf(dims, sizeof dims, "%d/%d", r->c->head_dim, r->c->head_dim_v);
+  snprintf(heads, sizeof heads, "%d/%d", r->c->num_q_heads, r->c->num_kv_heads);
+  ea_bench_batch_text(r->c, batch, sizeof batch);
+  const char *asked = r->stages_asked == 0 ? "auto" : "";
+  if (r->stages_asked == 0 && !r->error[0]) {
+    snprintf(depth, sizeof depth, "%s %d", asked, r->plan.stages);
+  } else {
+    snprintf(depth, sizeof depth, r->stages_asked ? "%d" : "auto", r->stages_asked);
+  }
+  if (r->error[0]) {
+    ea_row_print(stdout, columns, NUM_COLUMNS, dims, heads, batch, depth, "-", "-", "-", "-", "-", "-", r->error);
+    return;
+  }
+  char ms[24], spread[16], tflops[24], gbytes[24], share[16] = "-";
+  snprintf(ms, sizeof ms, "%.3f", r->time.median_ms);
+  snprintf(spread, sizeof spread, "%.1f", 50 * (r->time.max_ms - r->time.min_ms) / r->time.median_ms);
+  snprintf(tflops, sizeof tflops, r->tflops < 10 ? "%.3f" : "%.1f", r->tflops);
+  snprintf(gbytes, sizeof gbytes, "%.0f", r->gbytes);
+  if (r->ceiling_share > 0) snprintf(share, sizeof share, "%.1f", 100 * r->ceiling_share);
+  ea_row_print(stdout, columns, NUM_COLUMNS, dims, heads, batch, depth, ms, spread, tflops, gbytes, share,
+               r->same_bits ? "same" : "DIFFERENT", r->plan.kernel);
+}
+
+/* ------------------------------------------------------------------------------------
+ * Measuring
+ * ---------------------------------------------------------------------------------- */
+
+typedef struct attention_work {
+  const ea_plan *plan;
+  const ea_bench_buffers *buffers;
+  void *workspace;
+  size_t workspace_bytes;
+} attention_work;
+
+static ea_status run_attention(void *user, int i) {
+  const attention_work *w = user;
+  return ea_run(w->plan, ea_bench_batch(w->buffers, i), w->workspace, w->workspace_bytes, NULL);
+}
+
+static ea_status measure_plan(ea_context *context, const result *r, const ea_plan *plan, ea_bench_buffers *buffers,
+                              record *rec) {
+  attention_work w = {.plan = plan, .buffers = buffers};
+  ea_status status = ea_workspace_size(plan, ea_bench_batch(buffers, 0), &w.workspace_bytes);
+  if (status == EA_OK) status = ea_mem_alloc(context, w.workspace_bytes, &w.workspace);
+  if (status == EA_OK) {
+    status = ea_bench_fingerprint(buffers, plan, w.workspace, w.workspace_bytes, &rec->fingerprint);
+  }
+  if (status == EA_OK) status = ea_bench_measure(context, r->args->method, run_attention, &w, &rec->time);
+  ea_mem_free(context, w.workspace);
+  if (status != EA_OK) return status;
+  rec->tflops = ea_bench_flop(rec->c) / rec->time.median_ms * 1e-9;
+  rec->gbytes = ea_bench_bytes(rec->c) / rec->time.median_ms * 1e-6;
+  if (r->suite->memory_bound && r->ceilings.copy_gbytes > 0) {
+    rec->ceiling_share = rec->gbytes / r->ceilings.copy_gbytes;
+  } else if (!r->suite->memory_bound && r->ceilings.product_tflops > 0) {
+    rec->ceiling_share = rec->tflops / r->ceilings.product_tflops;
+  }
+  return EA_OK;
+}
+
+/* A depth that does not fit, or a shape that the device cannot run, is a row like any other. */
+static bool is_an_answer(ea_status status) {
+  return status == EA_ERR_DOES_NOT_FIT || status == EA_ERR_UNSUPPORTED;
+}
+
+static ea_status measure_depth(ea_context *context, const result *r, ea_bench_buffers *buffers, record *rec) {
+  const ea_problem problem = ea_bench_problem(rec->c);
+  ea_plan_options plan_options = r->args->device.plan;
+  plan_options.stages = rec->stages_asked;
+  ea_plan *plan = NULL;
+  ea_status status = ea_plan_create(context, &problem, &plan_options, &plan);
+  if (is_an_answer(status)) {
+    snprintf(rec->error, sizeof rec->error, "%s", ea_last_error());
+    return EA_OK;
+  }
+  if (status != EA_OK) return status;
+  rec->plan.struct_size = sizeof rec->plan;
+  status = ea_plan_get_info(plan, &rec->plan);
+  if (status == EA_OK) status = measure_plan(context, r, plan, buffers, rec);
+  ea_plan_destroy(plan);
+  return status;
+}
+
+static int depths_of(const result *r, int32_t *depths) {
+  if (r->device.device == EA_DEVICE_CPU || r->args->device.plan.stages > 0) {
+    depths[0] = r->args->device.plan.stages;
+    return 1;
+  }
+  static const int32_t all[MAX_DEPTHS] = {1, 2, 3, 0};
+  memcpy(depths, all, sizeof all);
+  return MAX_DEPTHS;
+}
+
+static ea_status measure_case(ea_context *context, result *r, const ea_bench_case *c) {
+  int32_t depths[MAX_DEPTHS];
+  const int num_depths = depths_of(r, depths);
+  ea_bench_buffers *buffers;
+  ea_status status = ea_bench_buffers_create(context, c, &buffers);
+  if (status != EA_OK) return status;
+  const record *first = NULL;
+  for (int i = 0; i < num_depths && status == EA_OK; i++) {
+    record *rec = &r->records[r->num_records];
+    *rec = (record){.c = c, .stages_asked = depths[i]};
+    status = measure_depth(context, r, buffers, rec);
+    if (status != EA_OK) break;
+    if (!first && !rec->error[0]) first = rec;
+    rec->same_bits = first && rec->fingerprint == first->fingerprint;
+    r->num_records++;
+    if (!r->args->json_path || strcmp(r->args->json_path, "-") != 0) print_record(rec);
+    fflush(stdout);
+  }
+  ea_bench_buffers_destroy(buffers);
+  return status;
+}
+
+static ea_status measure_ceilings(ea_context *context, const bench_args *args, const ea_device_info *device,
+                                  ea_bench_ceilings *ceilings) {
+  *ceilings = (ea_bench_ceilings){0};
+  if (device->device == EA_DEVICE_CPU) return EA_OK;
+  return ea_bench_ceilings_measure(context, args->method, args->cublas_path, ceilings);
+}
+
+static bool all_same_bits(const result *r) {
+  for (int i = 0; i < r->num_records; i++) {
+    if (!r->records[i].error[0] && !r->records[i].same_bits) return false;
+  }
+  return true;
+}
+
+/* Writes what was asked for. */
+static int deliver(const bench_args *args, json_t *json) {
+  int code = EA_EXIT_OK;
+  if (args->plot_path) code = ea_plot_write(json, args->plot_path);
+  if (!args->json_path) {
+    json_decref(json);
+  } else if (!ea_json_write(json, args->json_path)) {
+    code = EA_EXIT_FAILURE;
+  }
+  return code;
+}
+
+static int run_suite(ea_context *context, const bench_args *args, const ea_bench_suite *suite) {
+  result r = {.args = args, .suite = suite, .device = {.struct_size = sizeof r.device}};
+  r.records = calloc((size_t)suite->num_cases * MAX_DEPTHS, sizeof *r.records);
+  if (!r.records) {
+    ea_message("memory: none for the results");
+    return EA_EXIT_DEVICE;
+  }
+  const bool table = !args->json_path || strcmp(args->json_path, "-") != 0;
+  ea_status status = ea_context_info(context, &r.device);
+  if (status == EA_OK) status = measure_ceilings(context, args, &r.device, &r.ceilings);
+  if (status == EA_OK && table) {
+    print_ceilings(&r.device, &r.ceilings);
+    ea_header_print(stdout, columns, NUM_COLUMNS);
+  }
+  for (int i = 0; i < suite->num_cases && status == EA_OK; i++) status = measure_case(context, &r, &suite->cases[i]);
+
+  int code = status == EA_OK ? deliver(args, result_json(&r)) : ea_exit_failed(status);
+  if (code == EA_EXIT_OK && !all_same_bits(&r)) {
+    ea_message("depths that give different bits, marked above");
+    code = EA_EXIT_FAILURE;
+  }
+  free(r.records);
+  return code;
+}
+
+/* ------------------------------------------------------------------------------------
+ * The suite replay
+ * ---------------------------------------------------------------------------------- */
+
+/* One pass over the trace. */
+static ea_status replay_pass(ea_replay_config *config, int64_t *batches, ea_plan_info *plan, double *total_ms) {
+  ea_replay *replay;
+  ea_status status = ea_replay_open(config, &replay);
+  if (status != EA_OK) return status;
+  *plan = *ea_replay_plan(replay);
+  *total_ms = 0;
+  for (*batches = 0; status == EA_OK; ++*batches) {
+    ea_trace_batch batch;
+    double elapsed_ms;
+    status = ea_replay_next(replay, &batch, &elapsed_ms);
+    if (status != EA_OK || batch.num_pieces == 0) break;
+    *total_ms += elapsed_ms;
+  }
+  ea_replay_close(replay);
+  return status;
+}
+
+/* A row of the trace at one depth: two passes, the faster of them counts. */
+static ea_status replay_depth(ea_replay_config *config, const ea_trace_totals *totals, int32_t stages, bool table,
+                              json_t *rows) {
+  config->plan_options.stages = stages;
+  ea_plan_info plan = {.struct_size = sizeof plan};
+  int64_t batches = 0;
+  double first_ms = 0, second_ms = 0;
+  ea_status status = replay_pass(config, &batches, &plan, &first_ms);
+  if (is_an_answer(status)) {
+    json_array_append_new(rows, json_pack("{s:i, s:s}", "stages_asked", stages, "error", ea_last_error()));
+    if (table) printf("depth %d: %s\n", stages, ea_last_error());
+    return EA_OK;
+  }
+  if (status == EA_OK) status = replay_pass(config, &batches, &plan, &second_ms);
+  if (status != EA_OK) return status;
+  const double ms = first_ms < second_ms ? first_ms : second_ms;
+  const double tflops = ea_replay_tflops(&config->problem, totals->visible_pairs, ms);
+  json_array_append_new(rows, json_pack("{s:i, s:i, s:s, s:I, s:f, s:f, s:f, s:f}", "stages_asked", stages, "stages",
+                                        plan.stages, "kernel", plan.kernel, "batches", (json_int_t)batches, "total_ms",
+                                        ms, "first_pass_ms", first_ms, "second_pass_ms", second_ms, "tflops", tflops));
+  if (table) {
+    printf("depth %s%d: %" PRId64 " batches, %.1f and %.1f ms, %.1f TFLOP/s (%s)\n", stages ? "" : "auto ", plan.stages,
+           batches, first_ms, second_ms, tflops, plan.kernel);
+  }
+  return EA_OK;
+}
+
+static ea_status replay_depths(ea_context *context, const bench_args *args, const ea_trace *trace,
+                               const ea_trace_totals *totals, bool table, json_t *rows) {
+  ea_replay_config config = {.trace = trace,
+                             .totals = totals,
+                             .budget = 8192,
+                             .context = context,
+                             .problem = EA_PROBLEM_INIT,
+                             .plan_options = args->device.plan,
+                             .placement = EA_PLACE_SHUFFLED,
+                             .page_size = 1,
+                             .seed = 1};
+  config.problem.num_q_heads = 32;
+  config.problem.num_kv_heads = 8;
+  config.problem.head_dim = 128;
+  static const int32_t depths[MAX_DEPTHS] = {1, 2, 3, 0};
+  ea_status status = EA_OK;
+  if (args->device.plan.stages > 0) return replay_depth(&config, totals, args->device.plan.stages, table, rows);
+  for (int i = 0; i < MAX_DEPTHS && status == EA_OK; i++) {
+    status = replay_depth(&config, totals, depths[i], table, rows);
+  }
+  return status;
+}
+
+static int run_replay(ea_context *context, const bench_args *args) {
+  ea_trace trace = {0};
+  ea_trace_totals totals;
+  ea_device_info device = {.struct_size = sizeof device};
+  const ea_bench_ceilings none = {0};
+  const bool table = !args->json_path || strcmp(args->json_path, "-") != 0;
+  json_t *rows = json_array();
+  ea_status status = ea_context_info(context, &device);
+  if (status == EA_OK) status = ea_trace_read(args->trace_path, args->max_requests, &trace);
+  if (status == EA_OK) status = ea_trace_count(&trace, 8192, &totals);
+  if (status == EA_OK) status = replay_depths(context, args, &trace, &totals, table, rows);
+  int code;
+  if (status == EA_OK) {
+    json_t *root = head_json("replay", args, &device, &none);
+    json_object_set_new(root, "requests", json_integer(trace.num_requests));
+    json_object_set(root, "rows", rows);
+    code = deliver(args, root);
+  } else {
+    code = ea_exit_failed(status);
+  }
+  json_decref(rows);
+  ea_trace_free(&trace);
+  return code;
+}
+
+/* ------------------------------------------------------------------------------------
+ * The command
+ * ---------------------------------------------------------------------------------- */
+
+static const ea_bench_suite *find_suite(const char *name) {
+  for (int i = 0; i < ea_num_bench_suites; i++) {
+    if (!strcmp(ea_bench_suites[i].name, name)) return &ea_bench_suites[i];
+  }
+  return NULL;
+}
+
+int ea_cmd_bench(int argc, char **argv) {
+  bench_args args = {.device = EA_DEVICE_ARGS_INIT, .method = {.warm_up = 4, .repeats = 12}, .max_requests = 100};
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+
+  const bool replay = !strcmp(args.suite_name, "replay");
+  const ea_bench_suite *suite = find_suite(args.suite_name);
+  if (!suite && !replay) {
+    ea_message("SUITE: found '%s', allowed those that 'extattn bench --help' lists", args.suite_name);
+    return EA_EXIT_BAD_INPUT;
+  }
+  if (replay && (args.list || args.plot_path || !args.trace_path)) {
+    ea_message("suite replay: allowed with --trace FILE, and without --list and --plot (see 'extattn replay --plot')");
+    return EA_EXIT_BAD_INPUT;
+  }
+  if (args.list) return ea_json_print(list_json(suite), stdout) ? EA_EXIT_OK : EA_EXIT_FAILURE;
+
+  /* The shapes of a GPU's suite would take hours on a CPU, so it has to be asked for. */
+  if (!args.device.given) {
+    args.device.automatic = false;
+    args.device.context.device = suite && suite->on_cpu ? EA_DEVICE_CPU : EA_DEVICE_CUDA;
+  }
+  ea_context *context;
+  const ea_status status = ea_device_open(&args.device, &context);
+  if (status != EA_OK) return ea_exit_failed(status);
+  const int code = replay ? run_replay(context, &args) : run_suite(context, &args, suite);
+  ea_context_destroy(context);
+  return code;
+}
