@@ -64,6 +64,8 @@
 /* Few enough to stay in registers over the whole walk. */
 #define Q_IN_REGISTERS (DIM <= 64)
 
+#define STATE_IN_SHARED ea_portable_state_in_shared(shape_constants())
+
 #define CHUNK 8 /* 16-bit elements in 16 bytes, the unit of every shared-memory access */
 #define LOG2E 1.4426950408889634f
 #define LN2 0.6931471805599453f
@@ -74,8 +76,14 @@ static_assert(TILE_M % (16 * PV_WARPS_M) == 0 && DIM_V % (8 * PV_WARPS_N) == 0, 
 static_assert(QK_WARPS_M * QK_WARPS_N == PV_WARPS_M * PV_WARPS_N, "the same warps do both products");
 static_assert(DIM % 64 == 0 && DIM_V % 64 == 0 && DIM >= DIM_V && TILE_N % 16 == 0, "the swizzle's and mma's units");
 static_assert(QK_NI % 2 == 0 || QK_NI == 1, "keys of a warp come by 16, or there are 8");
-static_assert(PV_COLS % 64 == 0 || PV_COLS == 144 || PV_COLS == 288, "step_chunks starts at any chunk of 128 bytes");
+static_assert(PV_COLS % 16 == 0, "output columns come by 16");
 static_assert(TILE_N <= THREADS, "one thread finds one key's address");
+
+EA_DEVICE ea_portable_shape shape_constants(void) {
+  const ea_portable_shape shape = {0,          DIM,        DIM_V,      TILE_M,     TILE_N,
+                                   QK_WARPS_M, QK_WARPS_N, PV_WARPS_M, PV_WARPS_N, MIN_BLOCKS};
+  return shape;
+}
 
 /* Tiles lie row by row, 16-byte chunk c of row r at chunk c XOR (r mod 8): eight rows of one
  * column fall into different banks, for any pitch that is a multiple of 128 bytes. */
@@ -144,6 +152,22 @@ EA_DEVICE uint4 load_chunk_8bit(const void *src, bool e4m3) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+/* The 16-bit element's value. */
+EA_DEVICE float element_value(uint32_t bits) {
+#ifdef EA_TYPE_BF16
+  return __int_as_float((int)(bits << 16));
+#else
+  return cvt_f32_f16(bits);
+#endif
+}
+
+/* ea_slot_offset without a 64-bit division: magic = ceil(2^64 / page_size), exact while
+ * slots times page_size stay below 2^64 (the launch sees to it). */
+EA_DEVICE int64_t slot_offset(const ea_pool &pool, int64_t slot, int page_size, uint64_t magic, int kv_head) {
+  const int64_t page = page_size == 1 ? slot : (int64_t)__umul64hi((uint64_t)slot, magic);
+  return page * pool.page_stride + (slot - page * page_size) * pool.row_stride + kv_head * pool.head_stride;
+}
+
 /* ---- loading -------------------------------------------------------------------------------- */
 
 /* How rows of one source (new tokens, or the pool) reach shared memory. */
@@ -174,7 +198,7 @@ EA_DEVICE void load_tile(uint32_t dst, uint32_t rows, int dim, int prefix_rows, 
   const int total = TILE_N * chunks;
   if (all_fast) {
 #pragma unroll 8
-    for (int index = (int)threadIdx.x; index < total; index += THREADS) {
+    for (int index = thread_index(); index < total; index += THREADS) {
       const int row = index / chunks, chunk = index % chunks;
       const char *source = (const char *)ld_shared_b64(rows + (uint32_t)row * 8);
       const bool there = source != 0 && chunk * CHUNK < dim;
@@ -184,7 +208,7 @@ EA_DEVICE void load_tile(uint32_t dst, uint32_t rows, int dim, int prefix_rows, 
     return;
   }
 #pragma unroll 1
-  for (int index = (int)threadIdx.x; index < total; index += THREADS) {
+  for (int index = thread_index(); index < total; index += THREADS) {
     const int row = index / chunks, chunk = index % chunks;
     const char *source = (const char *)ld_shared_b64(rows + (uint32_t)row * 8);
     const uint32_t address = tile_address(dst, row, chunk, PITCH);
@@ -281,14 +305,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     KERNEL(const __grid_constant__ ea_call call, const __grid_constant__ ea_portable_launch launch) {
   extern __shared__ __align__(1024) char smem[];
 
-  const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32;
+  const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
   const int kv_head = (int)blockIdx.y, group = call.group, stages = launch.stages;
-  const ea_portable_smem layout = ea_portable_smem_layout(DIM, DIM_V, TILE_M, TILE_N, QK_WARPS_N, stages);
+  const ea_portable_smem layout = ea_portable_smem_layout(shape_constants(), stages);
   const uint32_t base = smem_address(smem);
   const uint32_t info = base + (uint32_t)layout.block;
 
   /* ---- which rows, which tiles ---- */
-  int first_tile, tiles;
+  int first_tile, end_tile;
   {
     const int64_t block = (int64_t)gridDim.x - 1 - blockIdx.x; /* longest walks first */
     const int64_t seq = find_sequence(call, block);
@@ -305,23 +329,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     b.i1 = b.i0 + (b.head0 + b.rows - 1) / group + 1;
     b.keys = ea_visible_keys(&b.view, b.i0, b.i1);
     first_tile = b.keys.first / TILE_N;
-    tiles = b.keys.end > b.keys.first ? (b.keys.end + TILE_N - 1) / TILE_N - first_tile : 0;
-    if (tid == 0) *(ea_block *)(smem + layout.block) = b;
+    end_tile = b.keys.end > b.keys.first ? (b.keys.end + TILE_N - 1) / TILE_N : first_tile;
+    if (threadIdx.x == 0) *(ea_block *)(smem + layout.block) = b;
   }
   __syncthreads();
 
   /* ---- where things are ---- */
   const uint32_t q_smem = base + (uint32_t)layout.q;
   const uint32_t ring = base + (uint32_t)layout.ring;
-  const uint32_t row_table = base + (uint32_t)layout.rows;
+  const uint32_t p_smem = base + (uint32_t)layout.p;
+  const uint32_t stats = base + (uint32_t)layout.stats; /* QN x M maxima or sums */
+  const uint32_t row_factors = stats + QK_WARPS_N * TILE_M * 4;
   const int qk_row = (warp / QK_WARPS_N) * QK_ROWS, qk_key = (warp % QK_WARPS_N) * QK_KEYS;
   const int pv_row = (warp / PV_WARPS_N) * PV_ROWS, pv_col = (warp % PV_WARPS_N) * PV_COLS;
-
-  /* Fragment addresses of this lane; K and V relative to their tile. */
-  const uint32_t q_lane = tile_address(q_smem, qk_row + lane % 16, lane / 16, DIM);
-  const uint32_t k_lane = QK_NI % 2 == 0 ? tile_address(0, qk_key + lane % 8 + lane / 16 * 8, lane / 8 % 2, DIM)
-                                         : tile_address(0, qk_key + lane % 8, lane / 8 % 2, DIM);
-  const uint32_t v_lane = tile_address(0, lane % 16, pv_col / CHUNK + lane / 16, DIM_V);
 
   const ea_source fresh = {EA_ELEMENT_16BIT, launch.kv_aligned != 0};
   const ea_source cached = {call.cache_dtype == EA_E4M3   ? EA_ELEMENT_E4M3
@@ -338,12 +358,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   };
   const auto ask = [&](int tile) {
     const ea_block *b = block_at(info);
+    const int tid = thread_index();
     const int key = tile * TILE_N + tid;
     if (tid < TILE_N && key >= b->keys.first && key < ea_min_i32(b->keys.end, b->view.prefix)) {
       slot_number = ea_load_index(call.kv_indices, call.index_dtype, b->prefix_base + key);
     }
   };
   const auto answer = [&](int tile) {
+    const int tid = thread_index();
     if (tid >= TILE_N) return;
     const ea_block *b = block_at(info);
     const uint32_t entry = table_of(tile) + (uint32_t)tid * 8;
@@ -353,9 +375,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
       if (key < b->view.prefix) {
         const int bytes = cached.element == EA_ELEMENT_16BIT ? 2 : 1;
         k_row = (const char *)call.k_cache.data +
-                ea_slot_offset(&call.k_cache, slot_number, call.page_size, kv_head) * bytes;
+                slot_offset(call.k_cache, slot_number, call.page_size, launch.page_magic, kv_head) * bytes;
         v_row = (const char *)call.v_cache.data +
-                ea_slot_offset(&call.v_cache, slot_number, call.page_size, kv_head) * bytes;
+                slot_offset(call.v_cache, slot_number, call.page_size, launch.page_magic, kv_head) * bytes;
       } else {
         const int64_t token = b->token0 + (key - b->view.prefix);
         k_row = (const char *)call.k.data + (token * call.k.token_stride + kv_head * call.k.head_stride) * 2;
@@ -364,17 +386,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
     st_shared_b64(entry, (uint64_t)k_row);
     st_shared_b64(entry + TILE_N * 8, (uint64_t)v_row);
-    if (tid == 0) {
-      const bool masked = j0 < b->keys.first || j0 + TILE_N > b->keys.end ||
-                          ea_tile_needs_mask(&b->view, b->i0, b->i1, j0, j0 + TILE_N);
-      st_shared_b32(table_of(tile) + 2 * TILE_N * 8, (uint32_t)masked);
-      st_shared_b32(table_of(tile) + 2 * TILE_N * 8 + 4, (uint32_t)ea_max_i32(b->view.prefix - j0, 0));
-    }
   };
   const auto load = [&](int tile, int slot) {
     const uint32_t k_tile = ring + (uint32_t)(slot * layout.stage_bytes);
     const uint32_t table = table_of(tile);
-    const int prefix_rows = (int)ld_shared_b32(table + 2 * TILE_N * 8 + 4); /* this many rows come from the pool */
+    const int prefix_rows = block_at(info)->view.prefix - tile * TILE_N; /* this many rows come from the pool */
     const bool all_fast = (prefix_rows <= 0 || cached_fast) && (prefix_rows >= TILE_N || fresh_fast);
     load_tile<DIM>(k_tile, table, call.head_dim, prefix_rows, all_fast, fresh, cached, call.q.data);
     load_tile<DIM_V>(k_tile + TILE_N * DIM * 2, table + TILE_N * 8, call.head_dim_v, prefix_rows, all_fast, fresh,
@@ -387,16 +403,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const ea_source source = {EA_ELEMENT_16BIT, launch.q_aligned != 0};
     const ea_block *b = block_at(info);
 #pragma unroll 4
-    for (int index = tid; index < TILE_M * chunks; index += THREADS) {
+    for (int index = thread_index(); index < TILE_M * chunks; index += THREADS) {
       const int row = index / chunks, chunk = index % chunks;
       const uint32_t address = tile_address(q_smem, row, chunk, DIM);
       if (row >= b->rows || chunk * CHUNK >= call.head_dim) {
         st_shared_v4(address, make_uint4(0, 0, 0, 0));
         continue;
       }
-      const int token = i0 + (row_in_token + row) / group, head = kv_head * group + (row_in_token + row) % group;
+      const int64_t token = b->token0 + row_query(b, row, group);
+      const int64_t head = kv_head * group + row_head(b, row, group);
       const char *source_row =
-          (const char *)call.q.data + ((token0 + token) * call.q.token_stride + (int64_t)head * call.q.head_stride) * 2;
+          (const char *)call.q.data + (token * call.q.token_stride + head * call.q.head_stride) * 2;
       load_row_chunk(address, source_row, chunk, call.head_dim, source);
     }
     cp_async_commit_group();
@@ -405,7 +422,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   answer(first_tile);
   for (int ahead = 0; ahead < stages - 1; ahead++) {
     __syncthreads();
-    if (ahead < tiles) load(first_tile + ahead, ahead);
+    if (first_tile + ahead < end_tile) load(first_tile + ahead, ahead);
     cp_async_commit_group();
     ask(first_tile + ahead + 1);
     answer(first_tile + ahead + 1);
@@ -429,19 +446,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     for (int h = 0; h < 2; h++) row_max[mi][h] = MINUS_INF, row_sum[mi][h] = 0.0f;
   }
 
+  const auto load_state = [&]() {
+    if (!STATE_IN_SHARED) return;
+#pragma unroll
+    for (int mi = 0; mi < QK_MI; mi++) {
+      const uint4 state = ld_shared_v4(stats + (mi * THREADS + thread_index()) * 16);
+      row_max[mi][0] = __uint_as_float(state.x), row_max[mi][1] = __uint_as_float(state.y);
+      row_sum[mi][0] = __uint_as_float(state.z), row_sum[mi][1] = __uint_as_float(state.w);
+    }
+  };
+  const auto store_state = [&]() {
+    if (!STATE_IN_SHARED) return;
+#pragma unroll
+    for (int mi = 0; mi < QK_MI; mi++) {
+      st_shared_v4(stats + (mi * THREADS + thread_index()) * 16,
+                   make_uint4(__float_as_uint(row_max[mi][0]), __float_as_uint(row_max[mi][1]),
+                              __float_as_uint(row_sum[mi][0]), __float_as_uint(row_sum[mi][1])));
+    }
+  };
+  store_state();
+
   const bool transformed = call.logit_cap > 0.0 || call.xai_temperature_len > 0;
   /* exp2's factor; where scores are transformed they carry softmax_scale already. */
   const float scale = transformed ? LOG2E : (float)call.softmax_scale * LOG2E;
-  const bool scaled_k = call.k_scale != 1.0, scaled_v = call.v_scale != 1.0;
+  const bool scaled_k = call.k_scale != 1.0;
 
-#if Q_IN_REGISTERS
-  uint32_t q_fragments[DIM / 16][QK_MI][4];
-#endif
+  uint32_t q_fragments[Q_IN_REGISTERS ? DIM / 16 : 1][QK_MI][4];
 
-  int slot = 0, load_slot = stages - 1; /* load_slot: where tile t+S-1 goes */
+  int slot = 0;
 #pragma unroll 1
-  for (int t = 0; t < tiles; t++) {
-    const int tile = first_tile + t;
+  for (int tile = first_tile; tile < end_tile; tile++) {
     if (stages == 1) {
       __syncthreads();
       load(tile, 0);
@@ -450,27 +484,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     wait_for_stage(stages);
     __syncthreads();
     if (stages > 1) {
-      if (t + stages - 1 < tiles) load(tile + stages - 1, load_slot);
+      if (tile + stages - 1 < end_tile) load(tile + stages - 1, slot == 0 ? stages - 1 : slot - 1);
       cp_async_commit_group();
     }
     ask(tile + stages);
-    const uint32_t table = table_of(tile);
-    (void)table;
-
     const uint32_t k_tile = ring + (uint32_t)(slot * layout.stage_bytes);
     const uint32_t v_tile = k_tile + TILE_N * DIM * 2;
 
-#if Q_IN_REGISTERS
-    if (t == 0) {
+    /* This lane's fragment addresses; found anew each time, which is cheaper than keeping them. */
+    const int at = thread_index(), at_lane = at % 32, at_key = at / 32 % QK_WARPS_N * QK_KEYS;
+    const uint32_t q_lane = tile_address(q_smem, at / 32 / QK_WARPS_N * QK_ROWS + at_lane % 16, at_lane / 16, DIM);
+    const uint32_t k_lane = QK_NI % 2 == 0
+                                ? tile_address(k_tile, at_key + at_lane % 8 + at_lane / 16 * 8, at_lane / 8 % 2, DIM)
+                                : tile_address(k_tile, at_key + at_lane % 8, at_lane / 8 % 2, DIM);
+    if (Q_IN_REGISTERS && tile == first_tile) {
 #pragma unroll
       for (int kk = 0; kk < DIM / 16; kk++) {
 #pragma unroll
         for (int mi = 0; mi < QK_MI; mi++) {
-          ldmatrix_x4(q_fragments[kk][mi], step_chunks(q_lane, kk * 2) + mi * 16 * DIM * 2);
+          ldmatrix_x4(q_fragments[Q_IN_REGISTERS ? kk : 0][mi], step_chunks(q_lane, kk * 2) + mi * 16 * DIM * 2);
         }
       }
     }
-#endif
 
     /* ---- scores = Q K^T ---- */
     float scores[QK_MI][QK_NI][4];
@@ -484,20 +519,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
 #pragma unroll
     for (int kk = 0; kk < DIM / 16; kk++) {
-#if Q_IN_REGISTERS
-      uint32_t(*a)[4] = q_fragments[kk];
-#else
-      uint32_t a[QK_MI][4];
+      uint32_t(*a)[4] = q_fragments[Q_IN_REGISTERS ? kk : 0];
+      if (!Q_IN_REGISTERS) {
 #pragma unroll
-      for (int mi = 0; mi < QK_MI; mi++) ldmatrix_x4(a[mi], step_chunks(q_lane, kk * 2) + mi * 16 * DIM * 2);
-#endif
+        for (int mi = 0; mi < QK_MI; mi++) ldmatrix_x4(a[mi], step_chunks(q_lane, kk * 2) + mi * 16 * DIM * 2);
+      }
 #pragma unroll
       for (int ni = 0; ni < QK_NI; ni += 2) {
         uint32_t b[4];
         if (QK_NI % 2 == 0) { /* 16 keys: matrices (keys 0-7, 8-15) x (dims 0-7, 8-15) */
-          ldmatrix_x4(b, step_chunks(k_tile + k_lane, kk * 2) + ni * 8 * DIM * 2);
+          ldmatrix_x4(b, step_chunks(k_lane, kk * 2) + ni * 8 * DIM * 2);
         } else { /* a warp has 8 keys in all */
-          ldmatrix_x2(b, step_chunks(k_tile + k_lane, kk * 2));
+          ldmatrix_x2(b, step_chunks(k_lane, kk * 2));
         }
 #pragma unroll
         for (int mi = 0; mi < QK_MI; mi++) {
@@ -508,33 +541,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
 
     /* ---- what scores become before the softmax ---- */
-    const bool prefix_tile = tile * TILE_N < view.prefix; /* has prefix rows */
-    if (scaled_k && prefix_tile) {
+    const int j0 = tile * TILE_N;
+    if (scaled_k) {
       const float k_scale = (float)call.k_scale;
+      const int prefix = block_at(info)->view.prefix;
 #pragma unroll
       for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
         for (int ni = 0; ni < QK_NI; ni++) {
 #pragma unroll
           for (int e = 0; e < 4; e++) {
-            const int key = tile * TILE_N + qk_key + ni * 8 + lane % 4 * 2 + e % 2;
-            if (key < view.prefix) scores[mi][ni][e] *= k_scale;
+            const int key = j0 + qk_key + ni * 8 + lane % 4 * 2 + e % 2;
+            if (key < prefix) scores[mi][ni][e] *= k_scale;
           }
         }
       }
     }
     if (transformed) {
+      const ea_block *b = block_at(info);
       const float softmax_scale = (float)call.softmax_scale;
-      const float cap = (float)call.logit_cap, inv_cap = cap > 0.0f ? 1.0f / cap : 0.0f;
-      const float inv_log2_len = call.xai_temperature_len > 0 ? 1.0f / log2f((float)call.xai_temperature_len) : 0.0f;
+      const float cap = (float)call.logit_cap, inv_cap = __fdividef(1.0f, cap); /* looked at only with a cap */
+      const float inv_log2_len = __fdividef(1.0f, __log2f((float)call.xai_temperature_len));
 #pragma unroll
       for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
           float temperature = 1.0f;
           if (call.xai_temperature_len > 0) {
-            const int position = view.prefix + i0 + (row_in_token + qk_row + mi * 16 + h * 8 + lane / 4) / group;
-            temperature = ea_temperature(position, call.xai_temperature_len, log2f((float)position), inv_log2_len);
+            const int position = b->view.prefix + row_query(b, qk_row + mi * 16 + h * 8 + lane / 4, group);
+            temperature = ea_temperature(position, call.xai_temperature_len, __log2f((float)position), inv_log2_len);
           }
 #pragma unroll
           for (int ni = 0; ni < QK_NI; ni++) {
@@ -550,23 +585,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
 
     /* ---- mask ---- */
-    const int j0 = tile * TILE_N;
-    const bool masked = j0 < keys.first || j0 + TILE_N > keys.end || ea_tile_needs_mask(&view, i0, i1, j0, j0 + TILE_N);
+    bool masked;
+    {
+      const ea_block *b = block_at(info);
+      masked = j0 < b->keys.first || j0 + TILE_N > b->keys.end ||
+               ea_tile_needs_mask(&b->view, b->i0, b->i1, j0, j0 + TILE_N);
+    }
     if (masked) {
+      const ea_block *b = block_at(info);
 #pragma unroll
       for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-          const int i = ea_min_i32(i0 + (row_in_token + qk_row + mi * 16 + h * 8 + lane / 4) / group, view.extend - 1);
-          const ea_key_range seen = ea_visible_keys(&view, i, i + 1);
+          const int i = ea_min_i32(row_query(b, qk_row + mi * 16 + h * 8 + lane / 4, group), b->view.extend - 1);
+          const ea_key_range seen = ea_visible_keys(&b->view, i, i + 1);
+          const int first_key = j0 + qk_key + lane % 4 * 2; /* this thread's keys: this, next, and every 8 on */
+          uint32_t hidden = 0;
+          if (b->view.mask) { /* bit ni * 2 + c */
+#pragma unroll 1
+            for (int k = 0; k < QK_NI * 2; k++) {
+              const int key = first_key + k / 2 * 8 + k % 2;
+              if (key >= seen.first && key < seen.end && !ea_visible(&b->view, i, key)) hidden |= 1u << k;
+            }
+          }
 #pragma unroll
           for (int ni = 0; ni < QK_NI; ni++) {
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-              const int key = j0 + qk_key + ni * 8 + lane % 4 * 2 + c;
-              bool visible = key >= seen.first && key < seen.end;
-              if (view.mask && visible) visible = ea_visible(&view, i, key);
-              if (!visible) scores[mi][ni][h * 2 + c] = MINUS_INF;
+              const int key = first_key + ni * 8 + c;
+              const bool visible = key >= seen.first && key < seen.end && (hidden >> (ni * 2 + c) & 1) == 0;
+              scores[mi][ni][h * 2 + c] = visible ? scores[mi][ni][h * 2 + c] : MINUS_INF;
             }
           }
         }
@@ -586,95 +634,94 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         tile_max[mi][h] = quad_max(m);
       }
     }
-#if CROSSING
-    const uint32_t stats = base + (uint32_t)layout.stats;
-#pragma unroll
-    for (int mi = 0; mi < QK_MI; mi++) {
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const int row = qk_row + mi * 16 + h * 8 + lane / 4;
-        if (lane % 4 == 0) st_shared_f32(stats + (uint32_t)((warp % QK_WARPS_N * TILE_M + row) * 4), tile_max[mi][h]);
-      }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int mi = 0; mi < QK_MI; mi++) {
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const int row = qk_row + mi * 16 + h * 8 + lane / 4;
-#pragma unroll
-        for (int n = 0; n < QK_WARPS_N; n++) {
-          tile_max[mi][h] = fmaxf(tile_max[mi][h], ld_shared_f32(stats + (uint32_t)((n * TILE_M + row) * 4)));
-        }
-      }
-    }
-#endif
-    const float v_scale = (float)call.v_scale;
-#pragma unroll
-    for (int mi = 0; mi < QK_MI; mi++) {
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const float m = fmaxf(row_max[mi][h], tile_max[mi][h]);
-        const float shift = m == MINUS_INF ? 0.0f : m * scale; /* a row that has seen nothing yet: exp2(-inf) = 0 */
-        rescale[mi][h] = ex2_approx(fmaf(row_max[mi][h], scale, -shift));
-        row_max[mi][h] = m;
-        float sum = 0.0f;
-#pragma unroll
-        for (int ni = 0; ni < QK_NI; ni++) {
-#pragma unroll
-          for (int c = 0; c < 2; c++) {
-            const float p = ex2_approx(fmaf(scores[mi][ni][h * 2 + c], scale, -shift));
-            sum += p;
-            scores[mi][ni][h * 2 + c] = p;
-          }
-        }
-        row_sum[mi][h] = fmaf(row_sum[mi][h], rescale[mi][h], sum);
-      }
-    }
-    if (scaled_v && prefix_tile) {
+    if (CROSSING) {
 #pragma unroll
       for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
-        for (int ni = 0; ni < QK_NI; ni++) {
+        for (int h = 0; h < 2; h++) {
+          const int row = qk_row + mi * 16 + h * 8 + lane / 4;
+          if (lane % 4 == 0) st_shared_f32(stats + (warp % QK_WARPS_N * TILE_M + row) * 4, tile_max[mi][h]);
+        }
+      }
+      __syncthreads();
 #pragma unroll
-          for (int e = 0; e < 4; e++) {
-            const int key = j0 + qk_key + ni * 8 + lane % 4 * 2 + e % 2;
-            if (key < view.prefix) scores[mi][ni][e] *= v_scale;
+      for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          const int row = qk_row + mi * 16 + h * 8 + lane / 4;
+#pragma unroll
+          for (int n = 0; n < QK_WARPS_N; n++) {
+            tile_max[mi][h] = fmaxf(tile_max[mi][h], ld_shared_f32(stats + (n * TILE_M + row) * 4));
           }
         }
       }
     }
-
-    /* ---- P to where the second product reads it ---- */
-#if CROSSING
-    const uint32_t p_smem = base + (uint32_t)layout.p;
-    const uint32_t rescale_smem = stats + QK_WARPS_N * TILE_M * 4;
+    load_state();
+    /* P as it enters the second product: a pair of neighbouring columns a word. The denominator
+     * sums the unrounded values, and knows nothing of v_scale. */
+    uint32_t p[QK_MI][QK_NI][2];
+    float tile_sum[QK_MI][2];
+    const auto exponentials = [&](bool with_v_scale, int prefix) {
+#pragma unroll
+      for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          const float m = fmaxf(row_max[mi][h], tile_max[mi][h]);
+          const float shift = m == MINUS_INF ? 0.0f : m * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
+          rescale[mi][h] = ex2_approx(fmaf(row_max[mi][h], scale, -shift));
+          row_max[mi][h] = m;
+          float sum = 0.0f;
+#pragma unroll
+          for (int ni = 0; ni < QK_NI; ni++) {
+            float p0 = ex2_approx(fmaf(scores[mi][ni][h * 2], scale, -shift));
+            float p1 = ex2_approx(fmaf(scores[mi][ni][h * 2 + 1], scale, -shift));
+            sum += p0;
+            sum += p1;
+            if (with_v_scale) {
+              const int key = j0 + qk_key + ni * 8 + lane % 4 * 2;
+              if (key < prefix) p0 *= (float)call.v_scale;
+              if (key + 1 < prefix) p1 *= (float)call.v_scale;
+            }
+            p[mi][ni][h] = cvt_x2(p0, p1);
+          }
+          tile_sum[mi][h] = sum;
+        }
+      }
+    };
+    if (call.v_scale != 1.0) {
+      exponentials(true, block_at(info)->view.prefix);
+    } else {
+      exponentials(false, 0);
+    }
 #pragma unroll
     for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const int row = qk_row + mi * 16 + h * 8 + lane / 4;
-        if (warp % QK_WARPS_N == 0 && lane % 4 == 0) {
-          st_shared_f32(rescale_smem + (uint32_t)(row * 4), rescale[mi][h]);
-        }
+      for (int h = 0; h < 2; h++) row_sum[mi][h] = fmaf(row_sum[mi][h], rescale[mi][h], tile_sum[mi][h]);
+    }
+    store_state();
+
+    /* ---- P to where the second product reads it ---- */
+    if (CROSSING) {
 #pragma unroll
-        for (int ni = 0; ni < QK_NI; ni++) {
-          st_shared_b32(p_address(p_smem, row, qk_key / 8 + ni) + (uint32_t)(lane % 4 * 4),
-                        cvt_x2(scores[mi][ni][h * 2], scores[mi][ni][h * 2 + 1]));
+      for (int mi = 0; mi < QK_MI; mi++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          const int row = qk_row + mi * 16 + h * 8 + lane / 4;
+          if (warp % QK_WARPS_N == 0 && lane % 4 == 0) st_shared_f32(row_factors + row * 4, rescale[mi][h]);
+#pragma unroll
+          for (int ni = 0; ni < QK_NI; ni++) {
+            st_shared_b32(p_address(p_smem, row, qk_key / 8 + ni) + lane % 4 * 4, p[mi][ni][h]);
+          }
         }
       }
+      __syncthreads();
     }
-    __syncthreads();
-#endif
 #pragma unroll
     for (int mi = 0; mi < PV_MI; mi++) {
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-#if CROSSING
-        const float factor = ld_shared_f32(rescale_smem + (uint32_t)((pv_row + mi * 16 + h * 8 + lane / 4) * 4));
-#else
-        const float factor = rescale[mi][h];
-#endif
+        const float factor = CROSSING ? ld_shared_f32(row_factors + (pv_row + mi * 16 + h * 8 + lane / 4) * 4)
+                                      : rescale[CROSSING ? 0 : mi][h];
 #pragma unroll
         for (int ni = 0; ni < PV_NI; ni++) {
 #pragma unroll
@@ -687,7 +734,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
      * Where every row sees every key, it reaches whom it should by itself. */
     if (masked) {
       bool found = false;
-      for (int index = tid; index < TILE_N * DIM_V / CHUNK; index += THREADS) {
+      for (int index = thread_index(); index < TILE_N * DIM_V / CHUNK; index += THREADS) {
         const uint4 v = ld_shared_v4(v_tile + (uint32_t)index * 16);
         const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
@@ -701,35 +748,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll 1
         for (int n = 0; n < TILE_N; n++) {
           const int key = j0 + n;
-          if (key < keys.first || key >= keys.end) continue;
+          const ea_block *b = block_at(info);
+          if (key < b->keys.first || key >= b->keys.end) continue;
+          uint32_t seen = 0; /* bit mi * 2 + h: that row sees the key */
+#pragma unroll 1
+          for (int r = 0; r < PV_MI * 2; r++) {
+            const int i = row_query(b, pv_row + r * 8 + lane / 4, group);
+            if (i < b->view.extend && ea_visible(&b->view, i, key)) seen |= 1u << r;
+          }
 #pragma unroll
-          for (int mi = 0; mi < PV_MI; mi++) {
+          for (int ni = 0; ni < PV_NI; ni++) {
+            const uint32_t pair = ld_shared_b32(tile_address(v_tile, n, pv_col / CHUNK + ni, DIM_V) + lane % 4 * 4);
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-              const int i =
-                  ea_min_i32(i0 + (row_in_token + pv_row + mi * 16 + h * 8 + lane / 4) / group, view.extend - 1);
-              if (!ea_visible(&view, i, key)) continue;
+            for (int c = 0; c < 2; c++) {
+              const uint32_t bits = c == 0 ? pair & 0xffffu : pair >> 16;
+              if ((bits & EXPONENT_BITS) != EXPONENT_BITS) continue;
 #pragma unroll
-              for (int ni = 0; ni < PV_NI; ni++) {
-#pragma unroll
-                for (int c = 0; c < 2; c++) {
-                  const int col = pv_col + ni * 8 + lane % 4 * 2 + c;
-                  const uint32_t bits =
-                      ld_shared_u16(tile_address(v_tile, n, col / CHUNK, DIM_V) + (uint32_t)(col % CHUNK * 2));
-                  if ((bits & EXPONENT_BITS) == EXPONENT_BITS) {
-#ifdef EA_TYPE_BF16
-                    output[mi][ni][h * 2 + c] += __int_as_float((int)(bits << 16));
-#else
-                    output[mi][ni][h * 2 + c] += cvt_f32_f16(bits);
-#endif
-                  }
-                }
+              for (int r = 0; r < PV_MI * 2; r++) {
+                if (seen >> r & 1) output[r / 2][ni][r % 2 * 2 + c] += element_value(bits);
               }
             }
           }
         }
         __syncthreads();
-        for (int index = tid; index < TILE_N * DIM_V / CHUNK; index += THREADS) {
+        for (int index = thread_index(); index < TILE_N * DIM_V / CHUNK; index += THREADS) {
           const uint32_t address = v_tile + (uint32_t)index * 16;
           uint4 v = ld_shared_v4(address);
           uint32_t *words[4] = {&v.x, &v.y, &v.z, &v.w};
@@ -745,25 +787,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
 
     /* ---- output += P V ---- */
+    const int v_at = thread_index(), v_chunk = v_at / 32 % PV_WARPS_N * (PV_COLS / CHUNK) + v_at % 32 / 16;
+    const uint32_t v_lane = tile_address(v_tile, v_at % 16, v_chunk, DIM_V);
 #pragma unroll
     for (int kk = 0; kk < TILE_N / 16; kk++) {
       uint32_t a[PV_MI][4];
 #pragma unroll
       for (int mi = 0; mi < PV_MI; mi++) {
-#if CROSSING
-        ldmatrix_x4(a[mi], p_address(p_smem, pv_row + mi * 16 + lane % 16, kk * 2 + lane / 16));
-#else
-        /* The accumulators of two neighbouring 16x8 fragments are the operand of one 16x16. */
-        a[mi][0] = cvt_x2(scores[mi][kk * 2][0], scores[mi][kk * 2][1]);
-        a[mi][1] = cvt_x2(scores[mi][kk * 2][2], scores[mi][kk * 2][3]);
-        a[mi][2] = cvt_x2(scores[mi][kk * 2 + 1][0], scores[mi][kk * 2 + 1][1]);
-        a[mi][3] = cvt_x2(scores[mi][kk * 2 + 1][2], scores[mi][kk * 2 + 1][3]);
-#endif
+        if (CROSSING) {
+          ldmatrix_x4(a[mi], p_address(p_smem, pv_row + mi * 16 + lane % 16, kk * 2 + lane / 16));
+        } else {
+          /* The accumulators of two neighbouring 16x8 fragments are the operand of one 16x16. */
+          const int m = CROSSING ? 0 : mi, n = CROSSING ? 0 : kk * 2;
+          a[mi][0] = p[m][n][0], a[mi][1] = p[m][n][1];
+          a[mi][2] = p[m][n + !CROSSING][0], a[mi][3] = p[m][n + !CROSSING][1];
+        }
       }
 #pragma unroll
       for (int ni = 0; ni < PV_NI; ni += 2) { /* 16 columns */
         uint32_t b[4];
-        ldmatrix_x4_trans(b, step_chunks(v_tile + v_lane, ni) + kk * 16 * DIM_V * 2);
+        /* step_chunks wants to start at a multiple of 128 bytes. */
+        const uint32_t v_address = PV_COLS % 64 == 0 ? step_chunks(v_lane, ni)
+                                                     : tile_address(v_tile, thread_index() % 16, v_chunk + ni, DIM_V);
+        ldmatrix_x4_trans(b, v_address + kk * 16 * DIM_V * 2);
 #pragma unroll
         for (int mi = 0; mi < PV_MI; mi++) {
           mma_m16n8k16(output[mi][ni], a[mi], b);
@@ -774,92 +820,69 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
     answer(tile + stages);
     slot = slot + 1 == stages ? 0 : slot + 1;
-    load_slot = load_slot + 1 == stages ? 0 : load_slot + 1;
   }
   cp_async_wait_group(0); /* Q, where there were no tiles */
 
   /* ---- denominator, sink, lse ---- */
+  load_state();
   __syncthreads(); /* everyone is done with Q and the ring */
+  const ea_block *b = block_at(info);
   float factor_out[QK_MI][2];
-#if CROSSING
-  const uint32_t stats = base + (uint32_t)layout.stats;
-  const uint32_t factor_smem = stats + QK_WARPS_N * TILE_M * 4;
-#endif
 #pragma unroll
   for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       row_sum[mi][h] = quad_sum(row_sum[mi][h]);
-#if CROSSING
       const int row = qk_row + mi * 16 + h * 8 + lane / 4;
-      if (lane % 4 == 0) st_shared_f32(stats + (uint32_t)((warp % QK_WARPS_N * TILE_M + row) * 4), row_sum[mi][h]);
-#endif
+      if (CROSSING && lane % 4 == 0) st_shared_f32(stats + (warp % QK_WARPS_N * TILE_M + row) * 4, row_sum[mi][h]);
     }
   }
-#if CROSSING
-  __syncthreads();
-#endif
+  if (CROSSING) __syncthreads();
 #pragma unroll
   for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const int row = qk_row + mi * 16 + h * 8 + lane / 4;
       float sum = row_sum[mi][h];
-#if CROSSING
-      sum = 0.0f;
+      if (CROSSING) {
+        sum = 0.0f;
 #pragma unroll
-      for (int n = 0; n < QK_WARPS_N; n++) sum += ld_shared_f32(stats + (uint32_t)((n * TILE_M + row) * 4));
-#endif
+        for (int n = 0; n < QK_WARPS_N; n++) sum += ld_shared_f32(stats + (n * TILE_M + row) * 4);
+      }
       const bool nothing = row_max[mi][h] == MINUS_INF;
       float top = row_max[mi][h] * scale; /* log2 units */
       float factor = 1.0f;
-      const int head = kv_head * group + (row_in_token + row) % group;
-      if (call.sinks && !nothing && row < rows) {
-        float sink;
-        if (call.sinks_dtype == EA_F32) {
-          sink = ((const float *)call.sinks)[head];
-        } else {
-#ifdef EA_TYPE_BF16
-          sink = __int_as_float((int)((uint32_t)((const uint16_t *)call.sinks)[head] << 16));
-#else
-          sink = cvt_f32_f16(((const uint16_t *)call.sinks)[head]);
-#endif
-        }
+      const int head = kv_head * group + row_head(b, row, group);
+      if (call.sinks && !nothing && row < b->rows) {
+        const float sink = call.sinks_dtype == EA_F32 ? ((const float *)call.sinks)[head]
+                                                      : element_value(((const uint16_t *)call.sinks)[head]);
         const float with_sink = fmaxf(top, sink * LOG2E);
-        factor = exp2f(top - with_sink);
-        sum = sum * factor + exp2f(sink * LOG2E - with_sink);
+        factor = ex2_approx(top - with_sink);
+        sum = sum * factor + ex2_approx(sink * LOG2E - with_sink);
         top = with_sink;
       }
       if (nothing) {
         factor_out[mi][h] = 0.0f;
       } else {
-        factor_out[mi][h] = factor / sum;
+        factor_out[mi][h] = __fdividef(factor, sum);
       }
-      if (call.lse && row < rows && lane % 4 == 0 && warp % QK_WARPS_N == 0) {
-        const int64_t token = token0 + i0 + (row_in_token + row) / group;
+      if (call.lse && row < b->rows && lane % 4 == 0 && warp % QK_WARPS_N == 0) {
+        const int64_t token = b->token0 + row_query(b, row, group);
         call.lse[token * call.lse_token_stride + head * call.lse_head_stride] =
-            nothing ? MINUS_INF : (top + log2f(sum)) * LN2;
+            nothing ? MINUS_INF : (top + __log2f(sum)) * LN2;
       }
-#if CROSSING
-      if (warp % QK_WARPS_N == 0 && lane % 4 == 0) st_shared_f32(factor_smem + (uint32_t)(row * 4), factor_out[mi][h]);
-#endif
+      if (CROSSING && warp % QK_WARPS_N == 0 && lane % 4 == 0) st_shared_f32(row_factors + row * 4, factor_out[mi][h]);
     }
   }
-#if CROSSING
-  __syncthreads();
-#endif
+  if (CROSSING) __syncthreads();
 
-  /* ---- output through shared memory, so that whole rows leave together ---- */
+    /* ---- output through shared memory, so that whole rows leave together ---- */
 #pragma unroll
   for (int mi = 0; mi < PV_MI; mi++) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const int row = pv_row + mi * 16 + h * 8 + lane / 4;
-#if CROSSING
-      const float factor = ld_shared_f32(factor_smem + (uint32_t)(row * 4));
-#else
-      const float factor = factor_out[mi][h];
-#endif
+      const float factor = CROSSING ? ld_shared_f32(row_factors + row * 4) : factor_out[CROSSING ? 0 : mi][h];
 #pragma unroll
       for (int ni = 0; ni < PV_NI; ni++) {
         st_shared_b32(tile_address(q_smem, row, pv_col / CHUNK + ni, DIM_V) + (uint32_t)(lane % 4 * 4),
@@ -870,12 +893,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   __syncthreads();
   const int chunks = DIM_V / CHUNK;
 #pragma unroll 2
-  for (int index = tid; index < rows * chunks; index += THREADS) {
+  for (int index = thread_index(); index < b->rows * chunks; index += THREADS) {
     const int row = index / chunks, chunk = index % chunks;
     const int count = ea_min_i32(call.head_dim_v - chunk * CHUNK, CHUNK);
     if (count <= 0) continue;
-    const int64_t token = token0 + i0 + (row_in_token + row) / group;
-    const int head = kv_head * group + (row_in_token + row) % group;
+    const int64_t token = b->token0 + row_query(b, row, group);
+    const int head = kv_head * group + row_head(b, row, group);
     uint16_t *to = (uint16_t *)call.out + token * call.out_token_stride + head * call.out_head_stride + chunk * CHUNK;
     const uint4 v = ld_shared_v4(tile_address(q_smem, row, chunk, DIM_V));
     if (launch.out_aligned && count == CHUNK) {

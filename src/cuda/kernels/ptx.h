@@ -12,6 +12,14 @@ EA_DEVICE uint32_t smem_address(const void *p) {
   return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* %tid.x, read where it is asked for: what is computed from it is not kept in registers
+ * from one use to the next. */
+EA_DEVICE int thread_index(void) {
+  int tid;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
+  return tid;
+}
+
 /* ---- asynchronous copies, global to shared -------------------------------------------- */
 
 /* 16 bytes, not kept in L1; the bytes past src_bytes (0 or 16 here) are written as zero. */
@@ -57,9 +65,9 @@ EA_DEVICE uint64_t ld_shared_b64(uint32_t address) {
   asm volatile("ld.shared.b64 %0, [%1];" : "=l"(v) : "r"(address) : "memory");
   return v;
 }
-EA_DEVICE uint32_t ld_shared_u16(uint32_t address) {
-  uint16_t v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
+EA_DEVICE uint32_t ld_shared_b32(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
 

@@ -1,0 +1,136 @@
+/* Tile shapes and pipeline depth for a GPU architecture: which kernel, how deep, and the
+ * numbers that say why. */
+#include "plan/planner.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/error.h"
+#include "plan/portable.h"
+
+/* Opt-in shared memory of a block and shared memory of a multiprocessor: CUDA C++ Programming
+ * Guide, "Technical Specifications per Compute Capability". */
+static const ea_arch archs[] = {
+    {"sm_80", 80, 166912, 167936}, {"sm_86", 86, 101376, 102400},   {"sm_89", 89, 101376, 102400},
+    {"sm_90", 90, 232448, 233472}, {"sm_100", 100, 232448, 233472}, {"sm_120", 120, 101376, 102400},
+};
+#define ARCH_COUNT ((int32_t)(sizeof archs / sizeof archs[0]))
+
+/* What the system keeps of each block's shared memory (same source). */
+#define RESERVED_SMEM_BYTES 1024
+
+/* Deeper rings than this were never faster on an H200 (bench/results): two tiles in flight
+ * hide the latency, and a third the jitter. */
+#define DEEPEST_USEFUL 3
+
+#define SHAPE_ENTRY(name, d, dv, m, n, qm, qn, pm, pn, blocks) {#name, d, dv, m, n, qm, qn, pm, pn, blocks},
+static const ea_portable_shape shapes[] = {EA_PORTABLE_SHAPES(SHAPE_ENTRY)};
+#define SHAPE_COUNT ((int32_t)(sizeof shapes / sizeof shapes[0]))
+
+const ea_arch *ea_known_archs(int32_t *count) {
+  *count = ARCH_COUNT;
+  return archs;
+}
+
+const ea_arch *ea_arch_find(const char *name) {
+  for (int32_t i = 0; i < ARCH_COUNT; i++) {
+    if (strcmp(archs[i].name, name) == 0) return &archs[i];
+  }
+  return NULL;
+}
+
+/* The deepest pipeline whose block fits into limit bytes; 0 when not even one stage does. */
+static int32_t deepest_that_fits(const ea_portable_shape *shape, int64_t limit) {
+  const ea_portable_smem none = ea_portable_smem_layout(*shape, 0);
+  return none.total > limit ? 0 : (int32_t)((limit - none.total) / none.stage_bytes);
+}
+
+/* The first shape in the list's order that holds the head dimensions with at least min_stages. */
+static const ea_portable_shape *find_shape(const ea_problem *problem, int64_t limit, int32_t min_stages) {
+  for (int32_t i = 0; i < SHAPE_COUNT; i++) {
+    if (shapes[i].dim < problem->head_dim || shapes[i].dim_v < problem->head_dim_v) continue;
+    if (deepest_that_fits(&shapes[i], limit) >= min_stages) return &shapes[i];
+  }
+  return NULL;
+}
+
+/* As deep as helps without costing a block that could share the multiprocessor. */
+static int32_t automatic_depth(const ea_portable_shape *shape, const ea_arch *arch, int32_t max_stages) {
+  const int64_t share = arch->smem_per_sm_bytes / shape->blocks_per_sm - RESERVED_SMEM_BYTES;
+  const int32_t sharing = deepest_that_fits(shape, share);
+  int32_t stages = sharing >= 2 ? sharing : max_stages;
+  if (stages > max_stages) stages = max_stages;
+  return stages < DEEPEST_USEFUL ? stages : DEEPEST_USEFUL;
+}
+
+static ea_status plan_portable(const ea_arch *arch, const ea_problem *problem, int32_t asked, ea_plan_info *info) {
+  if (problem->dtype != EA_BF16 && problem->dtype != EA_F16) {
+    return ea_fail(EA_ERR_UNSUPPORTED, "dtype: found %s, allowed bf16 or f16 on a GPU (the CPU takes f32)",
+                   ea_dtype_name(problem->dtype));
+  }
+  if (arch->capability < 80) {
+    return ea_fail(EA_ERR_UNSUPPORTED, "architecture: found %s, allowed sm_80 and later", arch->name);
+  }
+  /* A smaller tile that can be pipelined is worth more than a larger one that cannot. */
+  const int64_t limit = arch->smem_limit_bytes;
+  const ea_portable_shape *shape = find_shape(problem, limit, 2);
+  if (!shape) shape = find_shape(problem, limit, 1);
+  if (!shape) {
+    return ea_fail(EA_ERR_UNSUPPORTED,
+                   "head_dim: found %d with head_dim_v %d, whose smallest tiles do not fit into the "
+                   "%lld bytes of shared memory of a block on %s",
+                   problem->head_dim, problem->head_dim_v, (long long)limit, arch->name);
+  }
+  const int32_t max_stages = deepest_that_fits(shape, limit);
+  const int32_t stages = asked > 0 ? asked : automatic_depth(shape, arch, max_stages);
+  const ea_portable_smem none = ea_portable_smem_layout(*shape, 0);
+  const int64_t smem_bytes = none.total + (int64_t)stages * none.stage_bytes;
+  if (smem_bytes > limit) {
+    return ea_fail(EA_ERR_DOES_NOT_FIT,
+                   "stages: found %d, which needs %lld bytes of shared memory; %s allows a block %lld, so at most %d",
+                   asked, (long long)smem_bytes, arch->name, (long long)limit, max_stages);
+  }
+  info->family = EA_FAMILY_PORTABLE;
+  snprintf(info->kernel, sizeof info->kernel, "portable_%s_%s", shape->name, ea_dtype_name(problem->dtype));
+  info->tile_m = shape->tile_m;
+  info->tile_n = shape->tile_n;
+  info->stages = stages;
+  info->max_stages = max_stages;
+  info->threads = shape->qk_warps_m * shape->qk_warps_n * 32;
+  info->smem_bytes = smem_bytes;
+  info->smem_limit_bytes = limit;
+  info->registers = 0;
+  const int32_t fixed_bytes = none.total;
+  const int64_t blocks = arch->smem_per_sm_bytes / (smem_bytes + RESERVED_SMEM_BYTES);
+  const char *why = asked > 0                  ? "as asked"
+                    : stages == max_stages     ? "the deepest that fits"
+                    : stages == DEEPEST_USEFUL ? "deeper was not faster"
+                                               : "deeper would cost a block on the multiprocessor";
+  snprintf(
+      info->reason, sizeof info->reason,
+      "Q and bookkeeping take %d bytes and a stage (%d keys, dims %d + %d) %d; %d stage%s: %s; %lld block%s fit on a "
+      "multiprocessor",
+      fixed_bytes, shape->tile_n, shape->dim, shape->dim_v, none.stage_bytes, stages, stages == 1 ? "" : "s", why,
+      (long long)blocks, blocks == 1 ? "" : "s");
+  return EA_OK;
+}
+
+ea_status ea_plan_gpu(const ea_arch *arch, const ea_problem *resolved, const ea_plan_options *options,
+                      ea_plan_info *info) {
+  ea_plan_options asked = EA_PLAN_OPTIONS_INIT;
+  if (options) asked = *options;
+  if (asked.stages < 0) {
+    return ea_fail(EA_ERR_INVALID, "stages: found %d, allowed 0 (automatic) or more", asked.stages);
+  }
+  switch (asked.family) {
+  case EA_FAMILY_AUTO:
+  case EA_FAMILY_PORTABLE:
+    return plan_portable(arch, resolved, asked.stages, info);
+  case EA_FAMILY_HOPPER:
+    return ea_fail(EA_ERR_UNSUPPORTED,
+                   "family: found hopper, which this version does not have; allowed auto, portable");
+  default:
+    return ea_fail(EA_ERR_UNSUPPORTED, "family: found %s, allowed auto or portable on a GPU",
+                   ea_family_name(asked.family));
+  }
+}
