@@ -45,10 +45,11 @@ ea_status ea_case_add_storage(ea_case *c, void *data, size_t bytes, bool owned) 
 }
 
 ea_status ea_case_alloc(ea_case *c, size_t bytes, void **data) {
-  const size_t rounded = bytes / STORAGE_ALIGNMENT * STORAGE_ALIGNMENT + STORAGE_ALIGNMENT;
-  void *memory = rounded > bytes ? aligned_alloc(STORAGE_ALIGNMENT, rounded) : NULL;
-  if (!memory) return ea_fail(EA_ERR_OUT_OF_MEMORY, "case: out of memory for %zu bytes", bytes);
-  memset(memory, 0, rounded);
+  void *memory;
+  if (posix_memalign(&memory, STORAGE_ALIGNMENT, bytes ? bytes : 1) != 0) { /* no byte more: an overrun shows */
+    return ea_fail(EA_ERR_OUT_OF_MEMORY, "case: out of memory for %zu bytes", bytes);
+  }
+  memset(memory, 0, bytes);
   const ea_status status = ea_case_add_storage(c, memory, bytes, true);
   if (status) {
     free(memory);

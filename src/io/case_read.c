@@ -251,8 +251,10 @@ static ea_status read_optional(const reader *r, ea_case *c) {
   ea_status status = EA_OK;
   if (mask) {
     status = check_shape(mask, (dim[]){{"bytes", ANY}}, 1);
-    const bool one_more = indptr->rank == 1 && indptr->shape[0] == seqs + 1; /* [B] and [B+1] are the same */
-    if (!status && !one_more) status = check_shape(indptr, (dim[]){{"B", seqs}}, 1);
+    if (!status && (indptr->rank != 1 || (indptr->shape[0] != seqs && indptr->shape[0] != seqs + 1))) {
+      status = ea_fail(EA_ERR_INVALID, "mask_indptr: found shape %s, allowed [B = %" PRId64 "] or [B+1 = %" PRId64 "]",
+                       ea_st_shape_of(indptr).s, seqs, seqs + 1);
+    }
     problem->has_custom_mask = true;
     problem->mask_indptr_dtype = dtype_of(indptr);
     c->batch.custom_mask_bytes = mask->shape[0];

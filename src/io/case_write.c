@@ -83,8 +83,9 @@ static sources sources_of(const ea_case *c) {
   const ea_batch *batch = &c->batch;
   const int64_t tokens = batch->num_tokens, seqs = batch->num_seqs;
   const int32_t kv_heads = problem->num_kv_heads, dim = problem->head_dim, dim_v = ea_case_head_dim_v(problem);
-  const ea_tensor v = problem->shared_kv ? batch->k : batch->v;
-  const ea_cache v_cache = problem->shared_kv ? batch->k_cache : batch->v_cache;
+  /* A view of k has k's strides, so they are made explicit while k's dimension is known. */
+  const ea_tensor v = problem->shared_kv ? ea_case_strides(batch->k, kv_heads, dim) : batch->v;
+  const ea_cache v_cache = problem->shared_kv ? ea_case_cache_strides(batch->k_cache, problem, dim) : batch->v_cache;
   sources s = {.count = 0};
   add_tensor(&s, EA_CASE_Q, problem->dtype, tokens, problem->num_q_heads, dim, batch->q);
   add_tensor(&s, EA_CASE_K, problem->dtype, tokens, kv_heads, dim, batch->k);

@@ -33,6 +33,7 @@ struct ea_new_file {
   FILE *stream;
   int write_error; /* errno of the first write that failed, or 0 */
   file_kind kind;
+  char *given;         /* as the caller said it, for messages */
   char *path;          /* symbolic links followed */
   char *folder;        /* of path, with its final slash */
   char temp[PATH_MAX]; /* a name in folder; "" while there is none */
@@ -105,6 +106,7 @@ static void finish(ea_new_file *file) {
   if (file->kind == KIND_TEMPORARY) restore_interrupts(file);
   free(file->folder);
   free(file->path);
+  free(file->given);
   free(file);
   errno = reason;
 }
@@ -112,25 +114,26 @@ static void finish(ea_new_file *file) {
 static bool set_paths(ea_new_file *file, const char *path) {
   file->path = realpath(path, NULL);          /* a link keeps pointing to what will be written */
   if (!file->path) file->path = strdup(path); /* nothing there yet */
-  if (!file->path) return false;
+  file->given = strdup(path);
+  if (!file->path || !file->given) return false;
   const char *slash = strrchr(file->path, '/');
   file->folder = slash ? strndup(file->path, (size_t)(slash - file->path) + 1) : strdup("./");
   return file->folder != NULL;
 }
 
-ea_status ea_new_file_open(const char *path, ea_new_file **out) {
-  ea_new_file *file = calloc(1, sizeof *file);
-  if (!file) return ea_fail(EA_ERR_OUT_OF_MEMORY, "%s: cannot write: out of memory", path);
-  file->kind = KIND_SPECIAL;
-  const int fd = set_paths(file, path) ? open_by_kind(file) : -1;
-  if (fd >= 0) file->stream = fdopen(fd, "wb");
-  if (!file->stream) {
+ea_status ea_new_file_open(const char *path, ea_new_file **file) {
+  ea_new_file *begun = calloc(1, sizeof *begun);
+  if (!begun) return ea_fail(EA_ERR_OUT_OF_MEMORY, "%s: cannot write: out of memory", path);
+  begun->kind = KIND_SPECIAL;
+  const int fd = set_paths(begun, path) ? open_by_kind(begun) : -1;
+  if (fd >= 0) begun->stream = fdopen(fd, "wb");
+  if (!begun->stream) {
     if (fd >= 0) close(fd);
-    finish(file);
+    finish(begun);
     return failed(path);
   }
-  setvbuf(file->stream, NULL, _IOFBF, STREAM_BUFFER_BYTES);
-  *out = file;
+  setvbuf(begun->stream, NULL, _IOFBF, STREAM_BUFFER_BYTES);
+  *file = begun;
   return EA_OK;
 }
 
@@ -192,7 +195,7 @@ static void sync_folder(const ea_new_file *file) {
 ea_status ea_new_file_commit(ea_new_file *file) {
   ea_status status = EA_OK;
   if (!flush_to_disk(file) || !put_in_place(file)) {
-    status = failed(file->path);
+    status = failed(file->given);
   } else if (file->kind != KIND_SPECIAL) {
     sync_folder(file);
   }

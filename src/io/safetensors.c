@@ -42,8 +42,8 @@ ea_st_text ea_st_printable(const char *text) {
   ea_st_text out;
   const size_t room = sizeof out.s - sizeof "...";
   size_t n = 0;
-  for (; text[n] && n < room; ++n) out.s[n] = text[n] >= ' ' && text[n] < 0x7f ? text[n] : '?';
-  strcpy(out.s + n, text[n] ? "..." : "");
+  for (; text[n] && n < room; ++n) out.s[n] = (char)(text[n] >= ' ' && text[n] < 0x7f ? text[n] : '?');
+  snprintf(out.s + n, sizeof out.s - n, "%s", text[n] ? "..." : "");
   return out;
 }
 
@@ -217,12 +217,17 @@ static ea_status parse_root(json_t *root, uint64_t data_bytes, ea_st_file *file)
   return check_cover(file, data_bytes);
 }
 
+/* Leaves cleaning up to the caller. */
+static ea_status parse_header(const char *header, size_t header_bytes, uint64_t data_bytes, ea_st_file *file) {
+  json_t *root = NULL;
+  const ea_status status = parse_json(header, header_bytes, &root);
+  file->json = root;
+  return status ? status : parse_root(root, data_bytes, file);
+}
+
 ea_status ea_st_parse_header(const char *header, size_t header_bytes, uint64_t data_bytes, ea_st_file *file) {
   *file = (ea_st_file){0};
-  json_t *root = NULL;
-  ea_status status = parse_json(header, header_bytes, &root);
-  file->json = root;
-  if (!status) status = parse_root(root, data_bytes, file);
+  const ea_status status = parse_header(header, header_bytes, data_bytes, file);
   if (status) ea_st_close(file);
   return status;
 }
@@ -270,7 +275,7 @@ static ea_status read_header(const char *path, int fd, size_t header_bytes, uint
   char *header = malloc(header_bytes + 1);
   if (!header) return ea_fail(EA_ERR_OUT_OF_MEMORY, "header: out of memory for %zu bytes", header_bytes);
   const ea_status status = read_all(fd, header, header_bytes, PREFIX_BYTES)
-                               ? ea_st_parse_header(header, header_bytes, data_bytes, file)
+                               ? parse_header(header, header_bytes, data_bytes, file)
                                : open_failed(path);
   free(header);
   return status;

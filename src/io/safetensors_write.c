@@ -27,12 +27,13 @@ static int64_t bytes_of(const ea_st_source *source) {
   return bytes;
 }
 
-/* Every offset is then a multiple of the element size. Stable: equal ones keep the caller's order. */
-static void sort_by_falling_size(const ea_st_source **order, const ea_st_source *sources, size_t n) {
+/* order[] lists the sources by falling element size, so that every offset is a multiple of it;
+ * equal ones keep the caller's order. */
+static void sort_by_falling_size(size_t *order, const ea_st_source *sources, size_t n) {
   size_t filled = 0;
   for (size_t size = 8; size > 0; size /= 2) {
     for (size_t i = 0; i < n; ++i) {
-      if (ea_st_dtype_size(sources[i].dtype) == size) order[filled++] = &sources[i];
+      if (ea_st_dtype_size(sources[i].dtype) == size) order[filled++] = i;
     }
   }
 }
@@ -56,14 +57,15 @@ static json_t *metadata_json(const ea_st_entry *metadata, size_t n) {
 }
 
 /* The header's text, or NULL when out of memory (or when a text is not UTF-8). */
-static char *header_text(const ea_st_source *const *order, size_t num_sources, const ea_st_entry *metadata,
-                         size_t num_metadata) {
+static char *header_text(const ea_st_source *sources, const size_t *order, size_t num_sources,
+                         const ea_st_entry *metadata, size_t num_metadata) {
   json_t *root = json_object();
   bool ok = num_metadata == 0 || json_object_set_new(root, "__metadata__", metadata_json(metadata, num_metadata)) == 0;
   int64_t begin = 0;
   for (size_t i = 0; i < num_sources && ok; ++i) {
-    ok = json_object_set_new(root, order[i]->name, tensor_json(order[i], begin)) == 0;
-    begin += bytes_of(order[i]);
+    const ea_st_source *source = &sources[order[i]];
+    ok = json_object_set_new(root, source->name, tensor_json(source, begin)) == 0;
+    begin += bytes_of(source);
   }
   char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL;
   json_decref(root);
@@ -92,35 +94,54 @@ static bool is_packed(const ea_st_source *source, int32_t dim) {
   return true;
 }
 
-/* The elements under one index of the dimensions before dim. */
-static void write_elements(ea_new_file *file, const ea_st_source *source, int32_t dim, const char *data) {
-  if (is_packed(source, dim)) {
-    size_t bytes = ea_st_dtype_size(source->dtype);
-    for (int32_t i = dim; i < source->rank; ++i) bytes *= (size_t)source->shape[i];
-    ea_new_file_write(file, data, bytes);
-    return;
+/* Moves on to the next index of the outer dimensions, the last of them fastest; false after
+ * the last one. */
+static bool next_index(const ea_st_source *source, int32_t outer, int64_t *index, const char **data) {
+  for (int32_t i = outer - 1; i >= 0; --i) {
+    *data += source->stride_bytes[i];
+    if (++index[i] < source->shape[i]) return true;
+    *data -= index[i] * source->stride_bytes[i];
+    index[i] = 0;
   }
-  for (int64_t i = 0; i < source->shape[dim]; ++i) {
-    write_elements(file, source, dim + 1, data + i * source->stride_bytes[dim]);
-  }
+  return false;
+}
+
+/* Block by block: what lies packed under one index of the outer dimensions. */
+static void write_elements(ea_new_file *file, const ea_st_source *source) {
+  if (bytes_of(source) == 0) return;
+  int32_t outer = 0;
+  while (!is_packed(source, outer)) ++outer;
+  size_t block_bytes = ea_st_dtype_size(source->dtype);
+  for (int32_t i = outer; i < source->rank; ++i) block_bytes *= (size_t)source->shape[i];
+
+  int64_t index[EA_ST_MAX_RANK] = {0};
+  const char *data = source->data;
+  do {
+    ea_new_file_write(file, data, block_bytes);
+  } while (next_index(source, outer, index, &data));
+}
+
+static ea_status write_file(const char *path, const char *header, const ea_st_source *sources, const size_t *order,
+                            size_t num_sources) {
+  ea_new_file *file;
+  const ea_status status = ea_new_file_open(path, &file);
+  if (status) return status;
+  write_header(file, header);
+  for (size_t i = 0; i < num_sources; ++i) write_elements(file, &sources[order[i]]);
+  return ea_new_file_commit(file);
 }
 
 ea_status ea_st_write(const char *path, const ea_st_source *sources, size_t num_sources, const ea_st_entry *metadata,
                       size_t num_metadata) {
-  const ea_st_source **order = malloc((num_sources + 1) * sizeof *order);
-  char *text = NULL;
+  size_t *order = calloc(num_sources + 1, sizeof *order);
+  char *header = NULL;
   if (order) {
     sort_by_falling_size(order, sources, num_sources);
-    text = header_text(order, num_sources, metadata, num_metadata);
+    header = header_text(sources, order, num_sources, metadata, num_metadata);
   }
-  ea_new_file *file = NULL;
-  ea_status status = text ? ea_new_file_open(path, &file) : ea_fail(EA_ERR_OUT_OF_MEMORY, "%s: out of memory", path);
-  if (!status) {
-    write_header(file, text);
-    for (size_t i = 0; i < num_sources; ++i) write_elements(file, order[i], 0, order[i]->data);
-    status = ea_new_file_commit(file);
-  }
-  free(text);
+  const ea_status status = header ? write_file(path, header, sources, order, num_sources)
+                                  : ea_fail(EA_ERR_OUT_OF_MEMORY, "%s: out of memory", path);
+  free(header);
   free(order);
   return status;
 }
