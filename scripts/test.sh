@@ -4,6 +4,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
+export OMP_WAIT_POLICY=passive # as in tests/CMakeLists.txt, for the programs that tests start
+
 passed=0
 failed=0
 skipped=0
