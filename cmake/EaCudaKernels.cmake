@@ -11,7 +11,7 @@
 #
 # makes the object library that holds the table. Without nvcc the table is empty.
 
-set(EA_CUDA_ALL_ARCHS sm_80 sm_90a sm_100 sm_120)
+set(EA_CUDA_ALL_ARCHS "sm_80;sm_90a;sm_100;sm_120" CACHE STRING "Architectures to compile kernels for")
 set(EA_CUDA_DIR ${PROJECT_BINARY_DIR}/cuda)
 
 if(EA_CUDA_KERNELS)

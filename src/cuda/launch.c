@@ -47,6 +47,8 @@ static bool pool_aligned(const ea_pool *pool, int32_t dim, ea_dtype dtype) {
   return rows_aligned(pool->data, strides, 3, dim, dtype, 8 * ea_dtype_size(dtype));
 }
 
+/* page_magic is ceil(2^64 / page_size): for a power of two, floor((2^64 - 1) / page_size) + 1 is
+ * exact, and otherwise it rounds up as it should. */
 static ea_portable_launch portable_launch_of(const ea_call *call, int32_t stages) {
   const ea_strided out = {call->out, call->out_token_stride, call->out_head_stride};
   const int32_t dim = call->head_dim, dim_v = call->head_dim_v;
@@ -57,6 +59,7 @@ static ea_portable_launch portable_launch_of(const ea_call *call, int32_t stages
       .cache_aligned = pool_aligned(&call->k_cache, dim, call->cache_dtype) &&
                        pool_aligned(&call->v_cache, dim_v, call->cache_dtype),
       .out_aligned = tensor_aligned(&out, dim_v, call->dtype),
+      .page_magic = call->page_size > 1 ? UINT64_MAX / (uint64_t)call->page_size + 1 : 0,
   };
 }
 
