@@ -404,8 +404,10 @@ static void takes_a_longer_batch(void **state) {
 /* ---- Batches ---- */
 
 static void assert_untouched(const fixture *f, int line) {
-  if (memcmp(f->out, f->out_before, FIX_OUT_BYTES) != 0) fail_msg("line %d: out was written", line);
-  if (memcmp(f->lse, f->lse_before, FIX_LSE_BYTES) != 0) fail_msg("line %d: lse was written", line);
+  const unsigned char *out = (const unsigned char *)(const void *)f->out;
+  const unsigned char *lse = (const unsigned char *)(const void *)f->lse;
+  if (memcmp(out, f->out_before, FIX_OUT_BYTES) != 0) fail_msg("line %d: out was written", line);
+  if (memcmp(lse, f->lse_before, FIX_LSE_BYTES) != 0) fail_msg("line %d: lse was written", line);
 }
 
 /* Both families and ea_validate say the same. */
@@ -460,6 +462,10 @@ static void refuses_wrong_pointers(void **state) {
              "k_cache.data: found NULL, allowed memory as kv_indptr[3] says 10 prefix tokens");
   REFUSE_RUN(f.batch.v_cache.data = NULL,
              "v_cache.data: found NULL, allowed memory as kv_indptr[3] says 10 prefix tokens");
+  REFUSE_RUN(f.batch.out.data = f.q, "out.data: found the address of q, allowed memory of its own");
+  REFUSE_RUN(f.batch.out.data = f.v_cache, "out.data: found the address of v_cache, allowed memory of its own");
+  REFUSE_RUN(f.batch.lse = f.k, "lse: found the address of k, allowed memory of its own");
+  REFUSE_RUN(f.batch.lse = f.out, "lse: found the address of out, allowed memory of its own");
 #define ODD ((void *)(uintptr_t)0x10002)
   REFUSE_RUN(f.batch.q.data = ODD, "q.data: found address 0x10002, allowed multiples of 4");
   REFUSE_RUN(f.batch.v.data = ODD, "v.data: found address 0x10002, allowed multiples of 4");
@@ -731,6 +737,111 @@ static void writes_every_row_and_nothing_else(void **state) {
   }
 }
 
+/* ---- Batches with random damage: refused with nothing written, or run to the same end by both
+ * families. Buffers have exactly their sizes, so a sanitizer sees whatever slips through. ---- */
+
+static uint32_t next_random(uint64_t *random) {
+  *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+  return (uint32_t)(*random >> 33);
+}
+
+static void damage(fixture *f, uint64_t *random) {
+  const int32_t edges[] = {INT32_MIN, -1, 0, 1, 2, 5, 8, 10, 11, 19, 20, 64, INT32_MAX};
+  const uint32_t edge = next_random(random) % (2 * sizeof edges / sizeof edges[0]);
+  const int32_t value = edge < sizeof edges / sizeof edges[0] ? edges[edge] : (int32_t)(next_random(random) % 12);
+  const uint32_t at = next_random(random);
+  switch (next_random(random) % 9) {
+  case 0:
+    f->qo_indptr[at % (FIX_SEQS + 1)] = value;
+    break;
+  case 1:
+    f->kv_indptr[at % (FIX_SEQS + 1)] = value;
+    break;
+  case 2:
+    f->kv_indices[at % FIX_PREFIX] = value;
+    break;
+  case 3:
+    f->mask_indptr[at % FIX_SEQS] = value;
+    break;
+  case 4:
+    f->window_kv_offsets[at % FIX_SEQS] = value;
+    break;
+  case 5:
+    f->batch.num_kv_indices -= at % 4;
+    break;
+  case 6:
+    f->batch.num_pages -= at % 3;
+    break;
+  case 7:
+    f->batch.custom_mask_bytes -= f->problem.has_custom_mask ? at % 32 : 0;
+    break;
+  default: /* the first sequences only */
+    f->batch.num_seqs = at % (FIX_SEQS + 1);
+    f->batch.num_tokens = f->qo_indptr[f->batch.num_seqs];
+    break;
+  }
+}
+
+static void random_options(fixture *f, uint64_t *random) {
+  const uint32_t bits = next_random(random);
+  f->problem.causal = bits & 1;
+  f->problem.window_left = bits & 2 ? (int32_t)(next_random(random) % 6) : -1;
+  f->problem.skip_prefix = (bits & 12) == 12;
+  f->problem.skip_extend = (bits & 48) == 48;
+  f->problem.skip_prefix_custom_mask = bits & 64;
+  if (bits & 128) fixture_use_mask(f);
+  if (bits & 128 && bits & 256) f->batch.window_kv_offsets = f->window_kv_offsets;
+  if (bits & 512) fixture_use_sinks(f);
+}
+
+static ea_status run_family(ea_context *context, fixture *f, ea_family family) {
+  ea_plan *plan = plan_for(context, &f->problem, family);
+  ea_batch any_size = EA_BATCH_INIT;
+  size_t bytes;
+  void *workspace = workspace_for(plan, &any_size, &bytes);
+  const ea_status status = ea_run(plan, &f->batch, workspace, bytes, NULL);
+  free(workspace);
+  ea_plan_destroy(plan);
+  return status;
+}
+
+static bool near(float a, float b) {
+  return a == b || fabsf(a - b) <= 1e-4F;
+}
+
+static void damaged_batches_are_refused_or_run(void **state) {
+  ea_context *context = *state;
+  uint64_t random = 4711;
+  int ran = 0;
+  for (int round = 0; round < 4000; ++round) {
+    fixture f = fixture_make();
+    const uint64_t seed = random;
+    random_options(&f, &random);
+    for (uint32_t n = next_random(&random) % 4; n > 0; --n) damage(&f, &random);
+
+    if (run_family(context, &f, EA_FAMILY_CPU)) {
+      assert_int_equal(run_family(context, &f, EA_FAMILY_REFERENCE), EA_ERR_INVALID);
+      assert_untouched(&f, __LINE__);
+    } else {
+      const int tokens = (int)f.batch.num_tokens;
+      float *out = fix_copy(f.out, FIX_OUT_BYTES);
+      float *lse = fix_copy(f.lse, FIX_LSE_BYTES);
+      assert_int_equal(run_family(context, &f, EA_FAMILY_REFERENCE), EA_OK);
+      for (int i = 0; i < tokens * FIX_Q_HEADS * FIX_DIM_V; ++i) {
+        if (!near(out[i], f.out[i])) fail_msg("seed %llu: out[%d]", (unsigned long long)seed, i);
+      }
+      for (int i = 0; i < tokens * FIX_Q_HEADS; ++i) {
+        if (!near(lse[i], f.lse[i])) fail_msg("seed %llu: lse[%d]", (unsigned long long)seed, i);
+      }
+      free(out);
+      free(lse);
+      ++ran;
+    }
+    fixture_free(&f);
+  }
+  assert_in_range(ran, 1000, 3500);
+}
+
 static void last_error_is_kept_until_the_next_failure(void **state) {
   ea_context *context = *state;
   fixture f = fixture_make();
@@ -781,6 +892,7 @@ int main(void) {
       SHARED(runs_without_what_is_not_needed),
       SHARED(ignores_what_lies_past_the_prefixes),
       SHARED(writes_every_row_and_nothing_else),
+      SHARED(damaged_batches_are_refused_or_run),
       SHARED(last_error_is_kept_until_the_next_failure),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -214,6 +214,7 @@ static void takes_a_longer_struct(void **state) {
 /* ---- Calls. Addresses that are never read, so any size can be claimed. ---- */
 
 #define SOMEWHERE ((void *)(uintptr_t)0x10000)
+#define ELSEWHERE ((void *)(uintptr_t)0x20000)
 
 static ea_batch good_batch(void) {
   ea_batch batch = EA_BATCH_INIT;
@@ -221,7 +222,8 @@ static ea_batch good_batch(void) {
   batch.num_tokens = 10;
   batch.num_kv_indices = 64;
   batch.num_pages = 100;
-  batch.q.data = batch.k.data = batch.v.data = batch.out.data = SOMEWHERE;
+  batch.q.data = batch.k.data = batch.v.data = SOMEWHERE;
+  batch.out.data = ELSEWHERE;
   batch.k_cache.data = batch.v_cache.data = SOMEWHERE;
   batch.qo_indptr = batch.kv_indptr = SOMEWHERE;
   batch.kv_indices = SOMEWHERE;
@@ -239,7 +241,7 @@ static void makes_strides_explicit(void **state) {
   (void)state;
   const ea_problem problem = paged_problem();
   ea_batch batch = good_batch();
-  batch.lse = SOMEWHERE;
+  batch.lse = (void *)(uintptr_t)0x30000;
   batch.k.head_stride = 200; /* the token stride packs around what is given */
   batch.v_cache.row_stride = 1000;
   ea_call call;
@@ -275,13 +277,13 @@ static void shared_kv_repeats_k(void **state) {
   batch.v.data = NULL;
   batch.v.token_stride = -1; /* not looked at */
   batch.v_cache.data = (void *)(uintptr_t)1;
-  batch.k_cache.data = (void *)(uintptr_t)0x20000;
+  batch.k_cache.data = (void *)(uintptr_t)0x40000;
   ea_call call;
   assert_int_equal(ea_call_make(&problem, &batch, &call), EA_OK);
   assert_memory_equal(&call.v, &call.k, sizeof call.k);
   assert_memory_equal(&call.v_cache, &call.k_cache, sizeof call.k_cache);
   assert_int_equal(call.v.token_stride, 2 * 576);
-  assert_ptr_equal(call.v_cache.data, (void *)(uintptr_t)0x20000);
+  assert_ptr_equal(call.v_cache.data, (void *)(uintptr_t)0x40000);
 }
 
 static void drops_what_does_not_apply(void **state) {
