@@ -64,22 +64,18 @@ def check_commands(text, build):
     failures = 0
     commands = 0
     shown_test_line = False
-    for command, shown in sessions(text):
-        if command == "make test":  # this is run by it: only the form of its last line can be held to
-            shown_test_line = bool(re.fullmatch(r"tests: \d+ passed, 0 failed, \d+ skipped", shown[-1]))
-            continue
-        if command == "make demo":  # shows the command that it runs
-            command, shown = shown[0].removeprefix("$ "), shown[1:]
-        if not command.startswith("build/extattn "):
-            continue
-        commands += 1
-        print("--", command)
-        with tempfile.TemporaryDirectory() as folder:
-            # Files that the command writes go to a folder of this test's own.
-            here = command.replace("build/extattn ", os.path.join(build, "extattn") + " ").replace(" build/", f" {folder}/")
-            done = run(here, shell=True)
-            printed = [line.replace(folder + "/", "build/") for line in done.stdout.rstrip("\n").split("\n")]
-            wrong = mismatch(shown, printed) if shown else None
+    with tempfile.TemporaryDirectory() as folder:
+        for command, shown in sessions(text):
+            if command == "make test":  # this is run by it: only the form of its last line can be held to
+                shown_test_line = bool(re.fullmatch(r"tests: \d+ passed, 0 failed, \d+ skipped", shown[-1]))
+            if not command.startswith("build/extattn "):
+                continue
+            commands += 1
+            print("--", command)
+            # What the command reads and writes under build/ is in a folder of this test's own.
+            here = command.replace(" build/", f" {folder}/").replace("build/extattn ", os.path.join(build, "extattn") + " ")
+            printed = run(here, shell=True).stdout.replace(folder + "/", "build/").strip("\n").split("\n")
+            wrong = mismatch(shown, printed)
             if wrong is not None:
                 failures += 1
                 print(f"the README shows: {wrong}\nthe command printed:\n" + "\n".join(printed))

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Writes the README's performance section from the records under bench/results.
+
+    scripts/bench_table.py [--check] [FILE]
+
+FILE (README.md) has a line beginning "<!-- performance:" and one "<!-- end of performance -->";
+what stands between them is replaced, or with --check only compared. A record is what `extattn
+bench SUITE --json` or bench/peers.py wrote; of records that tell the same (kind, suite,
+device, threads) only the newest is shown. Nothing is shown that was not recorded.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- performance:", "<!-- end of performance -->"
+
+SUITES = {
+    "cpu": "On a CPU",
+    "seed": "No prefix, causal, 16,384 tokens",
+    "window": "Sliding window",
+    "mla": "Latent attention",
+    "prefix": "A prefix in shuffled single slots",
+    "verify": "Few new tokens after a long prefix",
+    "replay": "A request trace",
+}
+PEERS = {
+    "torch": "torch",
+    "best triton": "SGLang's Triton, best depth",
+    "cudnn": "cuDNN",
+    "fa2": "FlashAttention-2",
+    "fa3": "FlashAttention-3",
+    "flashinfer": "FlashInfer",
+}
+
+
+def shape(case):
+    dims = f"{case['head_dim']}" + (f"/{case['head_dim_v']}" if case["head_dim_v"] not in (0, case["head_dim"]) else "")
+    tokens = f"{case['seqs']} x ({case['prefix']}+{case['extend']})" if case["prefix"] else f"{case['seqs']} x {case['extend']}"
+    window = f", window {case['window']}" if case["window"] > 0 else ""
+    return f"{case['dtype']} {dims}, {case['num_q_heads']}/{case['num_kv_heads']}, {tokens}{window}"
+
+
+def table(header, rows):
+    # The first column is text, the others are numbers.
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def ms(value):
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def origin(record, device, threads):
+    where = device["name"] + (f", {threads} thread{'s' * (threads > 1)}" if threads else "")
+    method = record["method"]
+    versions = ", ".join(f"{k} {v}" for k, v in record.get("versions", {}).items() if k not in ("extattn", "python"))
+    return (
+        f"{where}; {record['date'][:10]}, commit {record.get('commit', 'unknown')[:12]}; "
+        f"median of {method['repeats']} after {method['warm_up']} by {method['clock']}" + (f"; {versions}" if versions else "")
+    )
+
+
+def bench_sections(record):
+    """One suite at several pipeline depths."""
+    device = record["device"]
+    on_cpu = device["type"] == "cpu"
+    by_shape = {}
+    for row in record["rows"]:
+        if "median_ms" in row or "error" in row:
+            by_shape.setdefault(shape(row), {})[row["stages_asked"]] = row
+    depths = sorted({d for row in by_shape.values() for d in row}, key=lambda d: (d == 0, d))
+    rows = []
+    for name, row in by_shape.items():
+        cells = [ms(row[d]["median_ms"]) if d in row and "median_ms" in row[d] else "does not fit" for d in depths]
+        best = row.get(0, {})
+        memory_bound = record.get("memory_bound")
+        rate = f"{best['gbytes_per_s']:.0f}" if memory_bound else f"{best['tflops']:.{2 if on_cpu else 0}f}"
+        rows.append([name, *cells, rate if "median_ms" in best else ""])
+    heads = ["ms" if on_cpu else f"depth {d} ms" if d else "chosen depth ms" for d in depths]
+    unit = "GB/s" if record.get("memory_bound") else "TFLOP/s"
+    key = ("bench", record["suite"], device["name"], device["threads"] if on_cpu else 0)
+    yield key, table(["shape", *heads, unit], rows), origin(record, device, key[3])
+
+
+def peer_sections(record):
+    """Ours beside others, in one process on the same tensors."""
+    device = record["device"]
+    threads = device["threads"] if record["method"]["clock"] == "host" else 0
+    for suite in dict.fromkeys(case["suite"] for case in record["cases"]):
+        cases = [case for case in record["cases"] if case["suite"] == suite]
+        peers = [p for p in PEERS if any(p in case["times_over_ours"] for case in cases)]
+        rows = []
+        for case in cases:
+            ours = case["results"]["extattn"]
+            if "median_ms" not in ours:
+                continue
+            cells = [f"{case['times_over_ours'][p]:.2f}x" if p in case["times_over_ours"] else "" for p in peers]
+            rate = f"{ours['tflops']:.{2 if threads else 0}f}"
+            rows.append([shape(case["case"]), ms(ours["median_ms"]), rate, *cells])
+        key = ("peers", suite, device["name"], threads)
+        yield key, table(["shape", "ms", "TFLOP/s", *(f"{PEERS[p]} takes" for p in peers)], rows), origin(record, device, threads)
+
+
+def sections(folder):
+    newest = {}
+    for path in sorted(folder.rglob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        make = peer_sections if "cases" in record else bench_sections if record.get("command") == "bench" else None
+        if make is None or record.get("suite") == "replay":
+            continue
+        for key, text, source in make(record):
+            if key not in newest or newest[key][0] < record["date"]:
+                newest[key] = (record["date"], text, source, path)
+    order = list(SUITES)
+    return sorted(newest.items(), key=lambda item: (order.index(item[0][1]), item[0]))
+
+
+def performance(folder):
+    found = sections(folder)
+    if not found:
+        return "No measurement is recorded yet.\n"
+    parts = ["A shape is type, head dimension, query/key-value heads, sequences x (prefix + new) tokens. "
+             "Peers ran in the same process on the same tensors; \"2.00x\" is twice our time."]  # fmt: skip
+    for (kind, suite, _, _), (_, text, source, path) in found:
+        title = SUITES[suite] + (", beside others" if kind == "peers" else "")
+        parts += [f"### {title}", text, f"{source}; [record]({path.relative_to(ROOT)})."]
+    return "\n\n".join(parts) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when the file is out of date")
+    parser.add_argument("file", nargs="?", type=Path, default=ROOT / "README.md")
+    args = parser.parse_args()
+
+    text = args.file.read_text(encoding="utf-8")
+    begin, end = text.index("\n", text.index(BEGIN)) + 1, text.index(END)
+    fresh = text[:begin] + "\n" + performance(ROOT / "bench" / "results") + "\n" + text[end:]
+    if args.check and fresh != text:
+        sys.exit(f"{args.file}: its tables are not those of bench/results; run scripts/bench_table.py")
+    if not args.check:
+        args.file.write_text(fresh, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
