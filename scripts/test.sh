@@ -55,11 +55,7 @@ step "AddressSanitizer and UndefinedBehaviorSanitizer"
 build_and_test asan-ubsan --label-exclude 'lint|install|gpu'
 
 step "fuzzing, a minute"
-if scripts/build.sh fuzz && scripts/fuzz.sh 60; then
-  passed=$((passed + 1))
-else
-  failed=$((failed + 1))
-fi
+build_and_test fuzz --label-regex fuzz
 
 step "done"
 # Why tests were skipped, in their own words.
