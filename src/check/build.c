@@ -207,7 +207,7 @@ static ea_status find_seen(builder *b) {
 /* An earlier sequence that keeps a token of this one's prefix already, or -1. */
 static int32_t owner_of(const ea_spec *spec, int32_t b, int32_t position) {
   const ea_spec_seq *seq = &spec->seqs[b];
-  for (int32_t a = 0; a < b && position < seq->shared; a++) {
+  for (int32_t a = 0; a < b && position < seq->shared && !spec->slots_apart; a++) {
     const ea_spec_seq *other = &spec->seqs[a];
     if (other->prefix_id == seq->prefix_id && position < other->shared && position < other->prefix) return a;
   }

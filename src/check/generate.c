@@ -169,8 +169,11 @@ static void draw_rules(const ea_gen_options *options, ea_spec *spec) {
   problem->skip_prefix = choose(&rng, options->skip_prefix, 7);
   problem->skip_extend = choose(&rng, options->skip_extend, 7);
   problem->has_sinks = choose(&rng, options->sinks, 25);
-  const bool shared = choose(&rng, options->shared_kv, 12);
-  problem->shared_kv = shared && (head_dim_v_of(problem) <= problem->head_dim || options->shared_kv == EA_YES);
+  problem->shared_kv = choose(&rng, options->shared_kv, 12);
+  if (problem->shared_kv && head_dim_v_of(problem) > problem->head_dim) {
+    if (options->shared_kv == EA_ANY) problem->shared_kv = false;
+    if (!options->head_dim_v) problem->head_dim_v = 0;
+  }
   spec->v_from_k = problem->shared_kv;
 
   rng = stream(options, DRAW_MASK);

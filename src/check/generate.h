@@ -107,6 +107,7 @@ typedef struct ea_spec {
   bool v_from_k;          /* v is the first Dv columns of k (always so with shared_kv) */
   bool window_kv_offsets; /* given */
   bool hostile;
+  bool slots_apart;    /* shared tokens have slots of their own in every sequence */
   bool empty_pool;     /* no cache at all when no sequence has a prefix */
   double peak;         /* one key in sixteen is larger by this factor; 1: all are standard normal */
   double mask_density; /* share of ones in most rows of the custom mask */

@@ -2,14 +2,10 @@
  * every small size and every option against semantics.md written down a second time, in 64
  * bits and without shortcuts; and the largest sizes, where 32 bits are nearly not enough. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "../core/cmocka_all.h"
 
 #include "plan/walk.h"
 
