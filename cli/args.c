@@ -100,6 +100,7 @@ static const struct argp_option device_options[] = {
 
 static void parse_device(const struct argp_state *state, const char *arg, ea_device_args *args) {
   int64_t ordinal = 0;
+  args->given = true;
   args->automatic = !strcmp(arg, "auto");
   if (args->automatic) return;
   if (!strcmp(arg, "cpu")) {

@@ -16,6 +16,7 @@
  * Commands. argv[0] is "extattn NAME", so that argp's messages name the command.
  * ---------------------------------------------------------------------------------- */
 
+int ea_cmd_bench(int argc, char **argv);
 int ea_cmd_check(int argc, char **argv);
 int ea_cmd_info(int argc, char **argv);
 int ea_cmd_make_case(int argc, char **argv);
@@ -36,13 +37,13 @@ typedef enum ea_exit {
 } ea_exit;
 
 /* The exit code that a library call's failure deserves; EA_OK gives EA_EXIT_OK. */
-ea_exit ea_exit_of(ea_status status);
+int ea_exit_of(ea_status status);
 
 /* One line on standard error: "extattn NAME: " and the text. */
 void ea_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ea_message(ea_last_error()), and the exit code of status. */
-ea_exit ea_exit_failed(ea_status status);
+int ea_exit_failed(ea_status status);
 
 /* ------------------------------------------------------------------------------------
  * Option values. A value that is refused ends the program with EA_EXIT_BAD_INPUT and one
@@ -61,13 +62,14 @@ void ea_arg_heads(const struct argp_state *state, const char *option, const char
 
 /* --device, --stages, --family, --threads, --isa: an argp child; its input is an ea_device_args. */
 typedef struct ea_device_args {
+  bool given;     /* --device was there */
   bool automatic; /* the first GPU where there is one, else the CPU */
   ea_context_options context;
   ea_plan_options plan;
 } ea_device_args;
 
 #define EA_DEVICE_ARGS_INIT                                                                                            \
-  { true, EA_CONTEXT_OPTIONS_INIT, EA_PLAN_OPTIONS_INIT }
+  { false, true, EA_CONTEXT_OPTIONS_INIT, EA_PLAN_OPTIONS_INIT }
 
 extern const struct argp ea_device_argp;
 
@@ -125,6 +127,10 @@ void ea_progress_begin(ea_progress *progress, double total);
 void ea_progress_update(ea_progress *progress, double done, const char *text);
 /* Wipes the bar off, before something else is printed and at the end. */
 void ea_progress_clear(ea_progress *progress);
+
+/* Whether a file can be made (or replaced) under a name ("-": standard output), so that work is
+ * not done in vain. A message when not. */
+bool ea_output_writable(const char *path);
 
 /* Prints a value as JSON and a newline, and drops the reference. False (after a message) when
  * it cannot be written. */

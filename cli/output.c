@@ -10,7 +10,7 @@
 #include "common/error.h"
 #include "io/new_file.h"
 
-ea_exit ea_exit_of(ea_status status) {
+int ea_exit_of(ea_status status) {
   switch (status) {
   case EA_OK:
     return EA_EXIT_OK;
@@ -35,7 +35,7 @@ void ea_message(const char *format, ...) {
   va_end(args);
 }
 
-ea_exit ea_exit_failed(ea_status status) {
+int ea_exit_failed(ea_status status) {
   ea_message("%s", ea_last_error());
   return ea_exit_of(status);
 }
@@ -204,6 +204,24 @@ void ea_table_print(ea_table *table, FILE *stream) {
   for (int i = 0; i < table->num_rows * table->num_columns; i++) free(table->cells[i]);
   free(table->cells);
   free(table);
+}
+
+/* ------------------------------------------------------------------------------------
+ * Files
+ * ---------------------------------------------------------------------------------- */
+
+bool ea_output_writable(const char *path) {
+  if (!strcmp(path, "-")) return true;
+  errno = 0;
+  bool writable = access(path, W_OK) == 0;
+  if (!writable && errno == ENOENT) {
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+    writable = folder && access(folder, W_OK) == 0;
+    free(folder);
+  }
+  if (!writable) ea_message("%s: %s", path, strerror(errno));
+  return writable;
 }
 
 /* ------------------------------------------------------------------------------------

@@ -1,0 +1,61 @@
+/* See plot_script.h. */
+#include "plot_script.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/error.h"
+
+bool ea_plot_number(const json_t *object, const char *key, bool positive, double *value) {
+  const json_t *number = json_object_get(object, key);
+  *value = json_number_value(number);
+  if (json_is_number(number) && isfinite(*value) && (positive ? *value > 0 : *value >= 0)) return true;
+  (void)ea_fail(EA_ERR_INVALID, "%s: found %s, allowed a number %s 0", key, number ? "something else" : "nothing",
+                positive ? ">" : ">=");
+  return false;
+}
+
+const char *ea_plot_text(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "?";
+}
+
+void ea_plot_device_text(const json_t *device, char *text, size_t n) {
+  const json_int_t threads = json_integer_value(json_object_get(device, "threads"));
+  const char *name = ea_plot_text(device, "name"), *arch = ea_plot_text(device, "arch");
+  if (strcmp(ea_plot_text(device, "type"), "cpu") != 0) {
+    snprintf(text, n, "%s (%s)", name, arch);
+  } else {
+    snprintf(text, n, "%s (%s, %lld thread%s)", name, arch, (long long)threads, threads == 1 ? "" : "s");
+  }
+}
+
+/* A string in gnuplot's single quotes, where nothing but the quote has a meaning. */
+static void print_quoted(FILE *script, const char *text) {
+  fputc('\'', script);
+  for (; *text; text++) {
+    if (*text == '\'') fputc('\'', script);
+    fputc((unsigned char)*text < ' ' ? '?' : *text, script);
+  }
+  fputc('\'', script);
+}
+
+void ea_plot_style(FILE *script, const char *title, const char *subtitle) {
+  static const char style[] =
+      "set terminal svg size 960,640 dynamic enhanced background '#ffffff' font 'Helvetica,Arial,sans-serif,14'\n"
+      "set encoding utf8\n"
+      "set border 3 linecolor rgb '#555555'\n"
+      "set tics nomirror out textcolor rgb '#222222'\n"
+      "set format y '%g'\n"
+      "set grid xtics ytics linecolor rgb '#dddddd' linewidth 1 dashtype 1\n"
+      "set key top left reverse Left samplen 2.5 spacing 1.3 noopaque textcolor rgb '#222222'\n"
+      "set lmargin at screen 0.095\n"
+      "set tmargin at screen 0.86\n"
+      "set bmargin at screen 0.13\n";
+  fputs(style, script);
+  fputs("set label 1 ", script);
+  print_quoted(script, title);
+  fputs(" at screen 0.095,0.955 left noenhanced font ',20' textcolor rgb '#111111'\nset label 2 ", script);
+  print_quoted(script, subtitle);
+  fputs(" at screen 0.095,0.905 left noenhanced font ',13' textcolor rgb '#666666'\n", script);
+}
