@@ -1,4 +1,5 @@
 /* The plot of a replay: each batch's time against its visible pairs, with lines of equal speed. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,8 @@ typedef struct replay_data {
   double flop_per_pair;
   double tflops;      /* of all batches */
   double best_tflops; /* of one */
-  double min_pairs, max_pairs;
+  double min_pairs, max_pairs, min_ms, max_ms;
+  bool log_axes;
   char title[256], subtitle[256];
 } replay_data;
 
@@ -52,9 +54,25 @@ static bool read_batches(const json_t *list, replay_data *data) {
     const double tflops = data->flop_per_pair * b->visible_pairs / b->elapsed_ms * 1e-9;
     if (tflops > data->best_tflops) data->best_tflops = tflops;
     if (i == 0 || b->visible_pairs < data->min_pairs) data->min_pairs = b->visible_pairs;
+    if (i == 0 || b->elapsed_ms < data->min_ms) data->min_ms = b->elapsed_ms;
     if (b->visible_pairs > data->max_pairs) data->max_pairs = b->visible_pairs;
+    if (b->elapsed_ms > data->max_ms) data->max_ms = b->elapsed_ms;
   }
   return true;
+}
+
+static int compare_pairs(const void *a, const void *b) {
+  const double x = ((const batch *)a)->visible_pairs, y = ((const batch *)b)->visible_pairs;
+  return (x > y) - (x < y);
+}
+
+/* Log axes pay where the middle four fifths of the batches differ by a factor of five or more. */
+static void choose_axes(replay_data *data) {
+  qsort(data->batches, data->num_batches, sizeof *data->batches, compare_pairs);
+  const size_t tenth = data->num_batches / 10;
+  const double low = data->batches[tenth].visible_pairs;
+  const double high = data->batches[data->num_batches - 1 - tenth].visible_pairs;
+  data->log_axes = high >= 5 * low;
 }
 
 /* The last part of a path. */
@@ -104,6 +122,30 @@ static unit unit_of(double largest) {
   return (unit){1, "number"};
 }
 
+/* A log axis with some room around the values, and numbers at 1, 2 and 5 of each decade, or at
+ * 1 where there are many decades. */
+static void print_log_axis(FILE *script, char axis, double min, double max) {
+  const double first = min / 1.4, last = max * 1.4;
+  const bool many = last / first > 300;
+  fprintf(script, "set %crange [%.9g:%.9g]\nset %ctics (", axis, first, last, axis);
+  const char *separator = "";
+  for (int decade = (int)floor(log10(first)); decade <= (int)log10(last) + 1; decade++) {
+    for (int digit = 1; digit <= 9; digit++) {
+      const double tic = digit * pow(10, decade);
+      if (tic < first || tic > last) continue;
+      const bool labelled = digit == 1 || (!many && (digit == 2 || digit == 5));
+      fputs(separator, script);
+      if (labelled) {
+        fprintf(script, "'%g' %g", tic, tic);
+      } else {
+        fprintf(script, "'' %g 1", tic);
+      }
+      separator = ", ";
+    }
+  }
+  fputs(")\n", script);
+}
+
 static void print_axes(const replay_data *data, unit x, FILE *script) {
   fputs("set format x '%g'\n"
         "set rmargin at screen 0.87\n"
@@ -115,11 +157,12 @@ static void print_axes(const replay_data *data, unit x, FILE *script) {
         "set palette defined (0 '#440154', 25 '#3b528b', 50 '#21918c', 75 '#5ec962', 100 '#d8c520')\n",
         script);
   fprintf(script, "set xlabel 'visible pairs of tokens in a batch, %s' textcolor rgb '#222222'\n", x.name);
-  const double min = data->min_pairs / x.size, max = data->max_pairs / x.size;
-  if (max / min >= 8) { /* a log axis pays from a factor of about 8 on */
-    fprintf(script, "set logscale xy\nset mxtics 10\nset mytics 10\nset xrange [%.9g:%.9g]\n", min / 1.25, max * 1.25);
+  if (data->log_axes) {
+    fputs("set logscale xy\n", script);
+    print_log_axis(script, 'x', data->min_pairs / x.size, data->max_pairs / x.size);
+    print_log_axis(script, 'y', data->min_ms, data->max_ms);
   } else {
-    fprintf(script, "set xrange [0:%.9g]\nset yrange [0:*]\n", max * 1.05);
+    fprintf(script, "set xrange [0:%.9g]\nset yrange [0:%.9g]\n", data->max_pairs / x.size * 1.05, data->max_ms * 1.15);
   }
 }
 
@@ -148,7 +191,10 @@ static void print_script(const replay_data *data, FILE *script) {
 bool ea_plot_replay_script(const json_t *result, FILE *script) {
   replay_data data = {0};
   const bool ok = read_replay(result, &data);
-  if (ok) print_script(&data, script);
+  if (ok) {
+    choose_axes(&data);
+    print_script(&data, script);
+  }
   free(data.batches);
   return ok;
 }
