@@ -1,6 +1,7 @@
 /* The public functions on a CPU context, used right and wrong. Promise 5: a wrong argument
  * gives a text that names it, what was found and what is allowed, and nothing is written. */
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -855,6 +856,69 @@ static void last_error_is_kept_until_the_next_failure(void **state) {
   fixture_free(&f);
 }
 
+static void *fail_in_a_thread(void *text) {
+  assert_string_equal(ea_last_error(), "");
+  ea_context *context = NULL;
+  ea_context_options options = EA_CONTEXT_OPTIONS_INIT;
+  options.num_threads = -9;
+  (void)ea_context_create(&options, &context);
+  (void)snprintf(text, 128, "%s", ea_last_error());
+  return NULL;
+}
+
+static void last_error_belongs_to_its_thread(void **state) {
+  (void)state;
+  ASSERT_FAILED(ea_context_create(NULL, NULL), EA_ERR_INVALID,
+                "context: found NULL, allowed where to put the new context");
+  char text[128] = "";
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, fail_in_a_thread, text), 0);
+  assert_int_equal(pthread_join(thread, NULL), 0);
+  assert_string_equal(text, "num_threads: found -9, allowed 0 (automatic) to 1024");
+  assert_string_equal(ea_last_error(), "context: found NULL, allowed where to put the new context");
+}
+
+/* One plan, many threads at once: the same bits from each. */
+typedef struct shared_run {
+  const ea_plan *plan;
+  fixture f;
+  ea_status status;
+} shared_run;
+
+static void *run_in_a_thread(void *argument) {
+  shared_run *run = argument;
+  size_t bytes = 0;
+  run->status = ea_workspace_size(run->plan, &run->f.batch, &bytes);
+  void *workspace = aligned_alloc(256, (bytes + 256) / 256 * 256);
+  for (int i = 0; i < 20 && !run->status && workspace; ++i) {
+    run->status = ea_run(run->plan, &run->f.batch, workspace, bytes, NULL);
+  }
+  free(workspace);
+  return NULL;
+}
+
+static void a_plan_serves_many_threads(void **state) {
+  enum { THREADS = 4 };
+  fixture first = fixture_make();
+  ea_plan *plan = plan_for(*state, &first.problem, EA_FAMILY_CPU);
+  shared_run runs[THREADS];
+  pthread_t threads[THREADS];
+  for (int t = 0; t < THREADS; ++t) {
+    runs[t] = (shared_run){plan, fixture_make(), EA_ERR_INTERNAL};
+    assert_int_equal(pthread_create(&threads[t], NULL, run_in_a_thread, &runs[t]), 0);
+  }
+  for (int t = 0; t < THREADS; ++t) {
+    assert_int_equal(pthread_join(threads[t], NULL), 0);
+    assert_int_equal(runs[t].status, EA_OK);
+    assert_memory_equal(runs[t].f.out, runs[0].f.out, FIX_OUT_BYTES);
+    assert_memory_equal(runs[t].f.lse, runs[0].f.lse, FIX_LSE_BYTES);
+  }
+  assert_memory_not_equal(runs[0].f.out, first.out, FIX_OUT_BYTES);
+  for (int t = 0; t < THREADS; ++t) fixture_free(&runs[t].f);
+  fixture_free(&first);
+  ea_plan_destroy(plan);
+}
+
 static int open_shared(void **state) {
   ea_context *context = open_cpu();
   *state = context;
@@ -894,6 +958,8 @@ int main(void) {
       SHARED(writes_every_row_and_nothing_else),
       SHARED(damaged_batches_are_refused_or_run),
       SHARED(last_error_is_kept_until_the_next_failure),
+      cmocka_unit_test(last_error_belongs_to_its_thread),
+      SHARED(a_plan_serves_many_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
