@@ -1,6 +1,8 @@
 /* Launches: each turns a checked call into one kernel's arguments and enqueues it. */
 #include "cuda/launch.h"
 
+#include <math.h>
+
 #include "common/error.h"
 #include "plan/portable.h"
 #include "problem/problem.h"
@@ -52,6 +54,8 @@ static bool pool_aligned(const ea_pool *pool, int32_t dim, ea_dtype dtype) {
 static ea_portable_launch portable_launch_of(const ea_call *call, int32_t stages) {
   const ea_strided out = {call->out, call->out_token_stride, call->out_head_stride};
   const int32_t dim = call->head_dim, dim_v = call->head_dim_v;
+  const double log2_e = 1.4426950408889634;
+  const bool transformed = call->logit_cap > 0 || call->xai_temperature_len > 0;
   return (ea_portable_launch){
       .stages = stages,
       .q_aligned = tensor_aligned(&call->q, dim, call->dtype),
@@ -59,6 +63,14 @@ static ea_portable_launch portable_launch_of(const ea_call *call, int32_t stages
       .cache_aligned = pool_aligned(&call->k_cache, dim, call->cache_dtype) &&
                        pool_aligned(&call->v_cache, dim_v, call->cache_dtype),
       .out_aligned = tensor_aligned(&out, dim_v, call->dtype),
+      .transformed = transformed,
+      .scale_log2 = (float)(transformed ? log2_e : call->softmax_scale * log2_e),
+      .softmax_scale = (float)call->softmax_scale,
+      .logit_cap = (float)call->logit_cap,
+      .inv_logit_cap = call->logit_cap > 0 ? (float)(1.0 / call->logit_cap) : 0.0f,
+      .inv_log2_len = call->xai_temperature_len > 0 ? (float)(1.0 / log2((double)call->xai_temperature_len)) : 0.0f,
+      .k_scale = (float)call->k_scale,
+      .v_scale = (float)call->v_scale,
       .page_magic = call->page_size > 1 ? UINT64_MAX / (uint64_t)call->page_size + 1 : 0,
   };
 }

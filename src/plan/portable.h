@@ -51,7 +51,7 @@ typedef struct ea_portable_shape {
 } ea_portable_shape;
 
 #define EA_PORTABLE_ELEMENT_BYTES 2 /* bf16, f16: 8-bit caches are widened on their way in */
-#define EA_PORTABLE_BLOCK_BYTES 96
+#define EA_PORTABLE_BLOCK_BYTES 128
 #define EA_PORTABLE_TABLE_BYTES(tile_n) (2 * (tile_n) * (int32_t)sizeof(uint64_t)) /* of one tile */
 
 /* Whether scores and output leave no registers for the running maxima and sums (of a thread:
@@ -97,13 +97,21 @@ EA_HD int64_t ea_portable_first_block(int64_t qo_start, int64_t b, int32_t group
   return qo_start * group / tile_m + b;
 }
 
-/* The kernel's second parameter; the first is the ea_call. */
+/* The kernel's second parameter; the first is the ea_call. What follows from the call alone is
+ * worked out once on the host. */
 typedef struct ea_portable_launch {
   int32_t stages;
   int32_t q_aligned;     /* rows can be read 16 bytes at a time */
   int32_t kv_aligned;    /* likewise K and V of the new tokens */
   int32_t cache_aligned; /* and of the pool (8 bytes at a time for 8-bit types) */
   int32_t out_aligned;
+  int32_t transformed; /* scores pass through a cap or a temperature, in natural units */
+  float scale_log2;    /* exp2's factor: log2(e), times softmax_scale where scores are not transformed */
+  float softmax_scale;
+  float logit_cap; /* 0: none */
+  float inv_logit_cap;
+  float inv_log2_len; /* of the temperature */
+  float k_scale, v_scale;
   uint64_t page_magic; /* ceil(2^64 / page_size); not looked at for page_size 1 */
 } ea_portable_launch;
 

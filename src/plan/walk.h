@@ -89,6 +89,27 @@ EA_HD bool ea_tile_needs_mask(const ea_view *view, int32_t i0, int32_t i1, int32
   return view->causal && j1 - 1 > view->prefix + i0;
 }
 
+/* The keys between which no tile needs a mask for queries [i0, i1): ea_tile_needs_mask(..., j0, j1)
+ * is false exactly when first <= j0 and j1 <= end. One look at a block's start instead of one a tile. */
+EA_HD ea_key_range ea_unmasked_keys(const ea_view *view, int32_t i0, int32_t i1) {
+  ea_key_range range = {0, view->prefix + view->extend};
+  if (view->skip_prefix) range.first = view->prefix;
+  if (view->skip_extend) range.end = view->prefix;
+  if (view->window > 0) {
+    const int32_t last = view->prefix + i1 - 1;
+    if (last > view->window) range.first = ea_max_i32(range.first, last - view->window);
+    if (!view->causal && range.end - 1 - (view->prefix + i0) > view->window) {
+      range.end = ea_max_i32(view->prefix, view->prefix + i0 + view->window + 1);
+    }
+  }
+  if (view->mask) {
+    range.end = view->mask_skips_prefix ? ea_min_i32(range.end, view->prefix) : range.first;
+  } else if (view->causal) {
+    range.end = ea_min_i32(range.end, view->prefix + i0 + 1);
+  }
+  return range;
+}
+
 /*
  * Query rows. A block's rows are (token, head of the group) pairs, the head fastest:
  * row r of a sequence is query r / group, head r % group of the K/V head's group. So the

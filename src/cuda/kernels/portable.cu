@@ -41,11 +41,13 @@
 #ifdef EA_TYPE_BF16
 #define KERNEL EA_PASTE(portable_, EA_SHAPE, _bf16)
 #define mma_m16n8k16 mma_m16n8k16_bf16
+#define mma_m16n8k16_zero mma_m16n8k16_bf16_zero
 #define cvt_x2 cvt_bf16x2
 #define EXPONENT_BITS 0x7f80u /* all ones: Inf or NaN */
 #else
 #define KERNEL EA_PASTE(portable_, EA_SHAPE, _f16)
 #define mma_m16n8k16 mma_m16n8k16_f16
+#define mma_m16n8k16_zero mma_m16n8k16_f16_zero
 #define cvt_x2 cvt_f16x2
 #define EXPONENT_BITS 0x7c00u
 #endif
@@ -61,6 +63,9 @@
 #define PV_MI (PV_ROWS / 16)
 #define PV_NI (PV_COLS / 8)
 #define CROSSING (QK_WARPS_N > 1)
+/* The warps that share PV_ROWS rows: scores and probabilities cross among these only, so that
+ * one group's softmax can run beside another's products. */
+#define GROUP_WARPS PV_WARPS_N
 /* Few enough to stay in registers over the whole walk. */
 #define Q_IN_REGISTERS (DIM <= 64)
 
@@ -75,6 +80,7 @@ static_assert(TILE_M % (16 * QK_WARPS_M) == 0 && TILE_N % (8 * QK_WARPS_N) == 0,
 static_assert(TILE_M % (16 * PV_WARPS_M) == 0 && DIM_V % (8 * PV_WARPS_N) == 0, "whole output fragments");
 static_assert(QK_WARPS_M * QK_WARPS_N == PV_WARPS_M * PV_WARPS_N, "the same warps do both products");
 static_assert(DIM % 64 == 0 && DIM_V % 64 == 0 && DIM >= DIM_V && TILE_N % 16 == 0, "the swizzle's and mma's units");
+static_assert(!CROSSING || QK_WARPS_N * (PV_ROWS / QK_ROWS) == GROUP_WARPS, "a group's scores are its own");
 static_assert(QK_NI % 2 == 0 || QK_NI == 1, "keys of a warp come by 16, or there are 8");
 static_assert(PV_COLS % 16 == 0, "output columns come by 16");
 static_assert(TILE_N <= THREADS, "one thread finds one key's address");
@@ -190,14 +196,30 @@ EA_DEVICE void load_row_chunk(uint32_t dst, const char *row, int chunk, int dim,
   }
 }
 
+/* How a tile can be copied. */
+typedef enum {
+  EA_LOAD_WHOLE, /* by cp.async, every row and every column there */
+  EA_LOAD_FAST,  /* by cp.async, zeros where there is nothing */
+  EA_LOAD_ANY    /* widening 8-bit elements or reading them one by one */
+} ea_speed;
+
 /* Copies one K or V tile. rows: shared-memory address of TILE_N row addresses (0: zeros). */
 template <int PITCH>
-EA_DEVICE void load_tile(uint32_t dst, uint32_t rows, int dim, int prefix_rows, bool all_fast, ea_source fresh,
+EA_DEVICE void load_tile(uint32_t dst, uint32_t rows, int dim, int prefix_rows, ea_speed speed, ea_source fresh,
                          ea_source cached, const void *somewhere) {
   const int chunks = PITCH / CHUNK;
   const int total = TILE_N * chunks;
-  if (all_fast) {
-#pragma unroll 8
+  if (speed == EA_LOAD_WHOLE) {
+#pragma unroll
+    for (int index = thread_index(); index < total; index += THREADS) {
+      const int row = index / chunks, chunk = index % chunks;
+      const char *source = (const char *)ld_shared_b64(rows + (uint32_t)row * 8);
+      cp_async_16(tile_address(dst, row, chunk, PITCH), source + chunk * 16, 16);
+    }
+    return;
+  }
+  if (speed == EA_LOAD_FAST) {
+#pragma unroll 4
     for (int index = thread_index(); index < total; index += THREADS) {
       const int row = index / chunks, chunk = index % chunks;
       const char *source = (const char *)ld_shared_b64(rows + (uint32_t)row * 8);
@@ -228,9 +250,11 @@ typedef struct ea_block {
   int64_t token0;      /* the sequence's first row in q, k, v, out */
   int64_t prefix_base; /* and in kv_indices */
   ea_key_range keys;   /* visible to some row of the block */
-  int32_t i0, i1;      /* queries of the block */
-  int32_t head0;       /* head of row 0 within its group */
-  int32_t rows;        /* rows that exist */
+  ea_key_range plain;  /* tiles between these need no mask */
+  int32_t first_tile, end_tile;
+  int32_t i0, i1; /* queries of the block */
+  int32_t head0;  /* head of row 0 within its group */
+  int32_t rows;   /* rows that exist */
 } ea_block;
 static_assert(sizeof(ea_block) <= EA_PORTABLE_BLOCK_BYTES, "its place in the layout");
 
@@ -312,7 +336,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   const uint32_t info = base + (uint32_t)layout.block;
 
   /* ---- which rows, which tiles ---- */
-  int first_tile, end_tile;
+  int first_tile;
+  bool any_tile;
   {
     const int64_t block = (int64_t)gridDim.x - 1 - blockIdx.x; /* longest walks first */
     const int64_t seq = find_sequence(call, block);
@@ -328,8 +353,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     b.head0 = (int)(first_row - (int64_t)b.i0 * group);
     b.i1 = b.i0 + (b.head0 + b.rows - 1) / group + 1;
     b.keys = ea_visible_keys(&b.view, b.i0, b.i1);
-    first_tile = b.keys.first / TILE_N;
-    end_tile = b.keys.end > b.keys.first ? (b.keys.end + TILE_N - 1) / TILE_N : first_tile;
+    b.plain = ea_unmasked_keys(&b.view, b.i0, b.i1);
+    first_tile = b.first_tile = b.keys.first / TILE_N;
+    b.end_tile = b.keys.end > b.keys.first ? (b.keys.end + TILE_N - 1) / TILE_N : first_tile;
+    any_tile = b.end_tile > first_tile;
     if (threadIdx.x == 0) *(ea_block *)(smem + layout.block) = b;
   }
   __syncthreads();
@@ -390,11 +417,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   const auto load = [&](int tile, int slot) {
     const uint32_t k_tile = ring + (uint32_t)(slot * layout.stage_bytes);
     const uint32_t table = table_of(tile);
-    const int prefix_rows = block_at(info)->view.prefix - tile * TILE_N; /* this many rows come from the pool */
-    const bool all_fast = (prefix_rows <= 0 || cached_fast) && (prefix_rows >= TILE_N || fresh_fast);
-    load_tile<DIM>(k_tile, table, call.head_dim, prefix_rows, all_fast, fresh, cached, call.q.data);
-    load_tile<DIM_V>(k_tile + TILE_N * DIM * 2, table + TILE_N * 8, call.head_dim_v, prefix_rows, all_fast, fresh,
-                     cached, call.q.data);
+    const ea_block *b = block_at(info);
+    const int j0 = tile * TILE_N;
+    const int prefix_rows = b->view.prefix - j0; /* this many rows come from the pool */
+    const bool by_cp_async = (prefix_rows <= 0 || cached_fast) && (prefix_rows >= TILE_N || fresh_fast);
+    const bool rows_there = j0 >= b->keys.first && j0 + TILE_N <= b->keys.end;
+    const ea_speed fast = by_cp_async ? EA_LOAD_FAST : EA_LOAD_ANY;
+    const ea_speed whole = by_cp_async && rows_there ? EA_LOAD_WHOLE : fast;
+    load_tile<DIM>(k_tile, table, call.head_dim, prefix_rows, call.head_dim == DIM ? whole : fast, fresh, cached,
+                   call.q.data);
+    load_tile<DIM_V>(k_tile + TILE_N * DIM * 2, table + TILE_N * 8, call.head_dim_v, prefix_rows,
+                     call.head_dim_v == DIM_V ? whole : fast, fresh, cached, call.q.data);
   };
 
   /* ---- Q, and the first tiles ---- */
@@ -422,7 +455,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   answer(first_tile);
   for (int ahead = 0; ahead < stages - 1; ahead++) {
     __syncthreads();
-    if (first_tile + ahead < end_tile) load(first_tile + ahead, ahead);
+    if (first_tile + ahead < block_at(info)->end_tile) load(first_tile + ahead, ahead);
     cp_async_commit_group();
     ask(first_tile + ahead + 1);
     answer(first_tile + ahead + 1);
@@ -466,16 +499,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   };
   store_state();
 
-  const bool transformed = call.logit_cap > 0.0 || call.xai_temperature_len > 0;
-  /* exp2's factor; where scores are transformed they carry softmax_scale already. */
-  const float scale = transformed ? LOG2E : (float)call.softmax_scale * LOG2E;
-  const bool scaled_k = call.k_scale != 1.0;
+  const float scale = launch.scale_log2;
 
   uint32_t q_fragments[Q_IN_REGISTERS ? DIM / 16 : 1][QK_MI][4];
 
   int slot = 0;
 #pragma unroll 1
-  for (int tile = first_tile; tile < end_tile; tile++) {
+  for (int tile = first_tile; any_tile; tile++) {
     if (stages == 1) {
       __syncthreads();
       load(tile, 0);
@@ -484,7 +514,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     wait_for_stage(stages);
     __syncthreads();
     if (stages > 1) {
-      if (tile + stages - 1 < end_tile) load(tile + stages - 1, slot == 0 ? stages - 1 : slot - 1);
+      if (tile + stages - 1 < block_at(info)->end_tile) load(tile + stages - 1, slot == 0 ? stages - 1 : slot - 1);
       cp_async_commit_group();
     }
     ask(tile + stages);
@@ -497,7 +527,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const uint32_t k_lane = QK_NI % 2 == 0
                                 ? tile_address(k_tile, at_key + at_lane % 8 + at_lane / 16 * 8, at_lane / 8 % 2, DIM)
                                 : tile_address(k_tile, at_key + at_lane % 8, at_lane / 8 % 2, DIM);
-    if (Q_IN_REGISTERS && tile == first_tile) {
+    if (Q_IN_REGISTERS && tile == block_at(info)->first_tile) {
 #pragma unroll
       for (int kk = 0; kk < DIM / 16; kk++) {
 #pragma unroll
@@ -509,14 +539,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
     /* ---- scores = Q K^T ---- */
     float scores[QK_MI][QK_NI][4];
-#pragma unroll
-    for (int mi = 0; mi < QK_MI; mi++) {
-#pragma unroll
-      for (int ni = 0; ni < QK_NI; ni++) {
-#pragma unroll
-        for (int e = 0; e < 4; e++) scores[mi][ni][e] = 0.0f;
-      }
-    }
 #pragma unroll
     for (int kk = 0; kk < DIM / 16; kk++) {
       uint32_t(*a)[4] = q_fragments[Q_IN_REGISTERS ? kk : 0];
@@ -534,16 +556,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
 #pragma unroll
         for (int mi = 0; mi < QK_MI; mi++) {
-          mma_m16n8k16(scores[mi][ni], a[mi], b);
-          if (ni + 1 < QK_NI) mma_m16n8k16(scores[mi][ni + 1], a[mi], b + 2);
+          if (kk == 0) {
+            mma_m16n8k16_zero(scores[mi][ni], a[mi], b);
+            if (ni + 1 < QK_NI) mma_m16n8k16_zero(scores[mi][ni + 1], a[mi], b + 2);
+          } else {
+            mma_m16n8k16(scores[mi][ni], a[mi], b);
+            if (ni + 1 < QK_NI) mma_m16n8k16(scores[mi][ni + 1], a[mi], b + 2);
+          }
         }
       }
     }
 
     /* ---- what scores become before the softmax ---- */
     const int j0 = tile * TILE_N;
-    if (scaled_k) {
-      const float k_scale = (float)call.k_scale;
+    if (launch.k_scale != 1.0f) {
+      const float k_scale = launch.k_scale;
       const int prefix = block_at(info)->view.prefix;
 #pragma unroll
       for (int mi = 0; mi < QK_MI; mi++) {
@@ -557,11 +584,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
       }
     }
-    if (transformed) {
+    if (launch.transformed) {
       const ea_block *b = block_at(info);
-      const float softmax_scale = (float)call.softmax_scale;
-      const float cap = (float)call.logit_cap, inv_cap = __fdividef(1.0f, cap); /* looked at only with a cap */
-      const float inv_log2_len = __fdividef(1.0f, __log2f((float)call.xai_temperature_len));
+      const float cap = launch.logit_cap;
 #pragma unroll
       for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
@@ -569,14 +594,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
           float temperature = 1.0f;
           if (call.xai_temperature_len > 0) {
             const int position = b->view.prefix + row_query(b, qk_row + mi * 16 + h * 8 + lane / 4, group);
-            temperature = ea_temperature(position, call.xai_temperature_len, __log2f((float)position), inv_log2_len);
+            temperature =
+                ea_temperature(position, call.xai_temperature_len, __log2f((float)position), launch.inv_log2_len);
           }
 #pragma unroll
           for (int ni = 0; ni < QK_NI; ni++) {
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-              float s = scores[mi][ni][h * 2 + c] * softmax_scale;
-              if (cap > 0.0f) s = capped(s, cap, inv_cap);
+              float s = scores[mi][ni][h * 2 + c] * launch.softmax_scale;
+              if (cap > 0.0f) s = capped(s, cap, launch.inv_logit_cap);
               scores[mi][ni][h * 2 + c] = s * temperature;
             }
           }
@@ -588,8 +614,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     bool masked;
     {
       const ea_block *b = block_at(info);
-      masked = j0 < b->keys.first || j0 + TILE_N > b->keys.end ||
-               ea_tile_needs_mask(&b->view, b->i0, b->i1, j0, j0 + TILE_N);
+      masked = j0 < ea_max_i32(b->keys.first, b->plain.first) || j0 + TILE_N > ea_min_i32(b->keys.end, b->plain.end);
     }
     if (masked) {
       const ea_block *b = block_at(info);
@@ -643,7 +668,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
           if (lane % 4 == 0) st_shared_f32(stats + (warp % QK_WARPS_N * TILE_M + row) * 4, tile_max[mi][h]);
         }
       }
-      __syncthreads();
+      bar_sync(1 + warp / GROUP_WARPS, GROUP_WARPS * 32);
 #pragma unroll
       for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
@@ -679,8 +704,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             sum += p1;
             if (with_v_scale) {
               const int key = j0 + qk_key + ni * 8 + lane % 4 * 2;
-              if (key < prefix) p0 *= (float)call.v_scale;
-              if (key + 1 < prefix) p1 *= (float)call.v_scale;
+              if (key < prefix) p0 *= launch.v_scale;
+              if (key + 1 < prefix) p1 *= launch.v_scale;
             }
             p[mi][ni][h] = cvt_x2(p0, p1);
           }
@@ -688,7 +713,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
       }
     };
-    if (call.v_scale != 1.0) {
+    if (launch.v_scale != 1.0f) {
       exponentials(true, block_at(info)->view.prefix);
     } else {
       exponentials(false, 0);
@@ -714,18 +739,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
           }
         }
       }
-      __syncthreads();
+      bar_sync(1 + warp / GROUP_WARPS, GROUP_WARPS * 32);
     }
+    float factor[PV_MI][2];
+    bool moved = false;
 #pragma unroll
     for (int mi = 0; mi < PV_MI; mi++) {
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const float factor = CROSSING ? ld_shared_f32(row_factors + (pv_row + mi * 16 + h * 8 + lane / 4) * 4)
-                                      : rescale[CROSSING ? 0 : mi][h];
+        factor[mi][h] = CROSSING ? ld_shared_f32(row_factors + (pv_row + mi * 16 + h * 8 + lane / 4) * 4)
+                                 : rescale[CROSSING ? 0 : mi][h];
+        moved |= factor[mi][h] != 1.0f;
+      }
+    }
+    /* Times 1 changes nothing, and after the first tiles maxima rarely move. */
+    if (__any_sync(0xffffffffu, moved)) {
+#pragma unroll
+      for (int mi = 0; mi < PV_MI; mi++) {
 #pragma unroll
         for (int ni = 0; ni < PV_NI; ni++) {
 #pragma unroll
-          for (int c = 0; c < 2; c++) output[mi][ni][h * 2 + c] *= factor;
+          for (int e = 0; e < 4; e++) output[mi][ni][e] *= factor[mi][e / 2];
         }
       }
     }
@@ -820,6 +854,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
     answer(tile + stages);
     slot = slot + 1 == stages ? 0 : slot + 1;
+    if (tile + 1 == block_at(info)->end_tile) break;
   }
   cp_async_wait_group(0); /* Q, where there were no tiles */
 
