@@ -7,13 +7,15 @@
 #include "cpu/schedule.h"
 
 static const ea_cpu_kernel *kernel_of(ea_dtype dtype, ea_isa isa) {
-  (void)dtype;
 #ifdef EA_CPU_X86
   if (isa == EA_ISA_AUTO) isa = ea_cpu_best_isa();
   switch (isa) {
   case EA_ISA_AMX:
+    return dtype == EA_BF16 ? &ea_cpu_amx_bf16 : &ea_cpu_avx512_f32;
   case EA_ISA_AVX512_BF16:
+    return dtype == EA_BF16 ? &ea_cpu_avx512_bf16 : &ea_cpu_avx512_f32;
   case EA_ISA_AVX512:
+    return &ea_cpu_avx512_f32;
   case EA_ISA_AVX2:
     return &ea_cpu_avx2_f32;
   default:

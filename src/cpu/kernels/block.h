@@ -63,7 +63,7 @@ typedef struct block {
 #define EA_LOG2_E 1.44269504088896340736
 #define EA_LN_2 0.69314718055994530942
 
-_Static_assert(TILE_M % STRIP == 0 && STRIP % MR == 0 && STRIP % VL == 0, "rows");
+_Static_assert(TILE_M % STRIP == 0 && STRIP % ROW_STEP == 0 && STRIP % VL == 0, "rows");
 _Static_assert(TILE_N % KEY_STEP == 0 && KEY_STEP % (2 * VL) == 0, "keys");
 
 /* ---- scratch ------------------------------------------------------------------------- */
@@ -121,7 +121,7 @@ EA_INLINE void pack_query_row(const block *b, int32_t row, const uint8_t *from, 
 static void load_queries(const block *b) {
   const ea_call *call = b->call;
   const int64_t row_first = b->item->row_first;
-  memset(b->q, 0, (size_t)round_up(b->rows, MR) * (size_t)b->dims.head_units * sizeof(float));
+  memset(b->q, 0, (size_t)round_up(b->rows, ROW_STEP) * (size_t)b->dims.head_units * sizeof(float));
   for (int32_t r = 0; r < b->rows; ++r) {
     const int64_t token = (int64_t)call->qo_indptr[b->item->seq] + ea_row_query(row_first + r, call->group);
     const int64_t head = (int64_t)b->item->kv_head * call->group + (row_first + r) % call->group;
@@ -279,8 +279,9 @@ static void read_custom_mask(const block *b, const tile *t, int32_t i, span in) 
   for (int32_t n = masked; n < in.end; ++n) b->seen[n] = mask[n];
 }
 
-static span row_span(const block *b, const tile *t, int32_t i) {
-  const ea_key_range range = ea_visible_keys(&b->item->view, i, i + 1);
+/* What the queries [i0, i1) can see of a tile; nothing when first >= end. */
+static span seen_span(const block *b, const tile *t, int32_t i0, int32_t i1) {
+  const ea_key_range range = ea_visible_keys(&b->item->view, i0, i1);
   const span in = {ea_max_i32(range.first - t->j0, 0), ea_min_i32(range.end - t->j0, TILE_N)};
   return in;
 }
@@ -292,7 +293,7 @@ static void mask_strip(const block *b, const tile *t, int32_t r0, int32_t rows, 
   int32_t last = -1;
   for (int32_t r = 0; r < rows; ++r) {
     const int32_t i = ea_row_query(b->item->row_first + r0 + r, b->call->group);
-    const span in = row_span(b, t, i);
+    const span in = seen_span(b, t, i, i + 1);
     float *s = b->s + (size_t)r * TILE_N;
     if (view->mask && i != last) read_custom_mask(b, t, i, in);
     last = i;
@@ -401,10 +402,10 @@ static void attend_strip(const block *b, const tile *t, int32_t r0, int32_t rows
   const bool masked = ea_tile_needs_mask(view, i0, i1, t->j0, t->j0 + TILE_N);
   span keys = {0, TILE_N};
   if (masked) {
-    const ea_key_range range = ea_visible_keys(view, i0, i1);
-    keys.first = ea_max_i32(range.first - t->j0, 0) / KEY_STEP * KEY_STEP;
-    keys.end = round_up(ea_min_i32(range.end - t->j0, TILE_N), KEY_STEP);
+    keys = seen_span(b, t, i0, i1);
     if (keys.first >= keys.end) return;
+    keys.first = keys.first / KEY_STEP * KEY_STEP;
+    keys.end = round_up(keys.end, KEY_STEP);
   }
   scores_product(b->s, b->q, b->k, &b->dims, r0, rows, keys.first, keys.end);
   adjust_strip(b, t, rows, keys);
@@ -501,7 +502,8 @@ static void run_block(const ea_call *call, const ea_cpu_item *item, void *scratc
   start_rows(&b);
   const int32_t i0 = ea_row_query(item->row_first, call->group);
   const int32_t i1 = ea_row_query(item->row_first + item->rows - 1, call->group) + 1;
-  const ea_key_range keys = ea_visible_keys(&item->view, i0, i1);
+  ea_key_range keys = ea_visible_keys(&item->view, i0, i1);
+  if (keys.first >= keys.end) keys.first = keys.end = 0;
   tile t;
   for (int32_t j0 = keys.first / TILE_N * TILE_N; j0 < keys.end; j0 += TILE_N) {
     load_tile(&b, &t, keys, j0);

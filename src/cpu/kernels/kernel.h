@@ -35,12 +35,13 @@ typedef struct block_dims {
   size_t value_panel;
 } block_dims;
 
+/* ea_cpu_NAME. */
+#define EA_CPU_KERNEL(name) ea_cpu_##name
+
 extern const ea_cpu_kernel ea_cpu_portable_f32;
-#ifdef EA_CPU_X86
 extern const ea_cpu_kernel ea_cpu_avx2_f32;
 extern const ea_cpu_kernel ea_cpu_avx512_f32;
 extern const ea_cpu_kernel ea_cpu_avx512_bf16;
 extern const ea_cpu_kernel ea_cpu_amx_bf16;
-#endif
 
 #endif

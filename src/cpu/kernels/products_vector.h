@@ -6,8 +6,8 @@
 
 #include "cpu/kernels/rows.h"
 
-/* Keys that a score product takes at once. */
-enum { KEY_STEP = NRV * VL };
+/* Rows and keys that a score product takes at once. */
+enum { ROW_STEP = MR, KEY_STEP = NRV * VL };
 
 /* Queries are packed as [rows / MR][head_units][MR]. */
 EA_INLINE void query_store(float *q, const block_dims *dims, int32_t row, int32_t unit, vf x) {

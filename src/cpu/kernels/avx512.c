@@ -1,0 +1,20 @@
+/* The CPU kernel for AVX-512: F, BW, DQ and VL. */
+#include "cpu/kernels/vec_avx512.h"
+
+enum { TILE_M = 192, TILE_N = 64, STRIP = 48 };
+
+#include "cpu/kernels/unit_f32.h"
+
+#include "cpu/kernels/products_vector.h"
+
+#include "cpu/kernels/block.h"
+
+const ea_cpu_kernel EA_CPU_KERNEL(avx512_f32) = {
+    .name = "avx512_f32",
+    .tile_m = TILE_M,
+    .tile_n = TILE_N,
+    .row_step = STRIP,
+    .scratch_bytes = scratch_bytes,
+
+    .run = run_block,
+};
