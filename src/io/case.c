@@ -59,8 +59,8 @@ ea_status ea_case_alloc(ea_case *c, size_t bytes, void **data) {
   return EA_OK;
 }
 
-/* Where a pointer of the batch comes to lie. One to the end of a storage belongs to an empty
- * tensor; a storage that it is inside of, or begins, goes first. */
+/* Where a pointer of the batch comes to lie. In a file an empty tensor shares its address with
+ * the one behind it, so a storage that has a byte there goes before one that only ends there. */
 static void *moved(const ea_case *c, void *const *bases, const void *pointer) {
   const uintptr_t address = (uintptr_t)pointer;
   void *at_end = NULL;
@@ -69,7 +69,7 @@ static void *moved(const ea_case *c, void *const *bases, const void *pointer) {
     const uintptr_t offset = address - begin;
     if (address < begin || offset > c->storages[i].bytes) continue;
     void *there = (char *)bases[i] + offset;
-    if (offset < c->storages[i].bytes || offset == 0) return there;
+    if (offset < c->storages[i].bytes) return there;
     at_end = there;
   }
   return at_end;

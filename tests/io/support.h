@@ -13,8 +13,11 @@
 int enter_folder(void **state);
 int leave_folder(void **state);
 
-/* How many entries the folder has. */
+/* How many entries the folder has, and removing them all. */
 int count_files(void);
+void remove_files(void);
+
+void check_same_files(const char *a, const char *b);
 
 void write_bytes(const char *path, const void *bytes, size_t n);
 /* Frees with free(). */

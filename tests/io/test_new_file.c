@@ -28,6 +28,7 @@ static struct {
   int linkat_error;
 } trouble;
 
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): the linker's names */
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
 int __real_fsync(int fd);
@@ -46,7 +47,8 @@ int __wrap_open(const char *path, int flags, ...) {
   if (trouble.no_unnamed_files && (flags & O_TMPFILE) == O_TMPFILE) return fails(EOPNOTSUPP);
   va_list args;
   va_start(args, flags);
-  const mode_t mode = (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(args, mode_t) : 0;
+  mode_t mode = 0;
+  if ((flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE) mode = va_arg(args, mode_t);
   va_end(args);
   return __real_open(path, flags, mode);
 }
@@ -62,6 +64,8 @@ int __wrap_rename(const char *from, const char *to) {
 int __wrap_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
   return trouble.linkat_error ? fails(trouble.linkat_error) : __real_linkat(from_folder, from, to_folder, to, flags);
 }
+
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 static void check_content(const char *path, const char *text) {
   size_t n;
