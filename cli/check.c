@@ -20,14 +20,23 @@ typedef struct check_args {
   ea_device_args device;
   ea_problem shape; /* what the shape options set; 0 where they are not given */
   ea_gen_options gen;
-  bool seed_given, json;
+  bool seed_given, json, verbose;
   int64_t cases;   /* 0: not given */
   double seconds;  /* 0: not given */
   unsigned chosen; /* promises, a bit each; 0: all */
   const char *dir; /* of the files with failing cases */
 } check_args;
 
-enum { KEY_CASES = 'n', KEY_SEED = 's', KEY_PROMISE = 'p', KEY_SECONDS = 0x600, KEY_MAX_SIZE, KEY_JSON, KEY_DIR };
+enum {
+  KEY_CASES = 'n',
+  KEY_SEED = 's',
+  KEY_PROMISE = 'p',
+  KEY_VERBOSE = 'v',
+  KEY_SECONDS = 0x600,
+  KEY_MAX_SIZE,
+  KEY_JSON,
+  KEY_DIR
+};
 
 static const struct argp_option options[] = {
     {"cases", KEY_CASES, "N", 0, "Random cases a promise (100)", 1},
@@ -36,6 +45,7 @@ static const struct argp_option options[] = {
     {"promise", KEY_PROMISE, "NAME", 0, "Only this one, by name or number; may be repeated (all)", 1},
     {"max-size", KEY_MAX_SIZE, "N", 0, "Largest case, in multiply-adds (16000000)", 1},
     {"directory", KEY_DIR, "DIR", 0, "Where the smallest failing cases are written (.)", 1},
+    {"verbose", KEY_VERBOSE, NULL, 0, "Name every case on standard error before it runs, lest it crash", 1},
     {"json", KEY_JSON, NULL, 0, "Print the result as JSON", 1},
     {0},
 };
@@ -82,6 +92,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     return 0;
   case KEY_DIR:
     args->dir = arg;
+    return 0;
+  case KEY_VERBOSE:
+    args->verbose = true;
     return 0;
   case KEY_JSON:
     args->json = true;
@@ -185,6 +198,11 @@ static void check_one(checking *k, int p, uint64_t seed, ea_spec *spec) {
   ea_verdict verdict = {EA_KEPT, ""};
   gen.seed = t->seed = seed;
   ea_promise_draw(&ea_promises[p], &gen, spec);
+  if (k->args->verbose) {
+    char shape[1024];
+    ea_spec_describe(spec, shape, sizeof shape);
+    fprintf(stderr, "%s, seed %" PRIu64 ": %s\n", ea_promises[p].name, seed, shape);
+  }
   ea_promises[p].check(&k->subject, spec, &verdict);
   switch (verdict.outcome) {
   case EA_KEPT:
@@ -216,6 +234,7 @@ static void check_all(checking *k, ea_spec *spec) {
   const double start = ea_clock_ms();
   ea_progress progress;
   ea_progress_begin(&progress, args->cases ? (double)args->cases : args->seconds);
+  if (args->verbose) progress.enabled = false;
   for (k->done = 0; any_open(k); k->done++) {
     const double seconds = (ea_clock_ms() - start) / 1000;
     if (args->cases && k->done >= args->cases) break;
