@@ -249,11 +249,12 @@ static void print_record(const record *r) {
   snprintf(dims, sizeof dims, "%d/%d", r->c->head_dim, r->c->head_dim_v);
   snprintf(heads, sizeof heads, "%d/%d", r->c->num_q_heads, r->c->num_kv_heads);
   ea_bench_batch_text(r->c, batch, sizeof batch);
-  const char *asked = r->stages_asked == 0 ? "auto" : "";
-  if (r->stages_asked == 0 && !r->error[0]) {
-    snprintf(depth, sizeof depth, "%s %d", asked, r->plan.stages);
+  if (r->stages_asked > 0) {
+    snprintf(depth, sizeof depth, "%d", r->stages_asked);
+  } else if (r->error[0]) {
+    snprintf(depth, sizeof depth, "auto");
   } else {
-    snprintf(depth, sizeof depth, r->stages_asked ? "%d" : "auto", r->stages_asked);
+    snprintf(depth, sizeof depth, "auto %d", r->plan.stages);
   }
   if (r->error[0]) {
     ea_row_print(stdout, columns, NUM_COLUMNS, dims, heads, batch, depth, "-", "-", "-", "-", "-", "-", r->error);
@@ -262,7 +263,7 @@ static void print_record(const record *r) {
   char ms[24], spread[16], tflops[24], gbytes[24], share[16] = "-";
   snprintf(ms, sizeof ms, "%.3f", r->time.median_ms);
   snprintf(spread, sizeof spread, "%.1f", 50 * (r->time.max_ms - r->time.min_ms) / r->time.median_ms);
-  snprintf(tflops, sizeof tflops, r->tflops < 10 ? "%.3f" : "%.1f", r->tflops);
+  snprintf(tflops, sizeof tflops, "%.*f", r->tflops < 1 ? 4 : 1, r->tflops);
   snprintf(gbytes, sizeof gbytes, "%.0f", r->gbytes);
   if (r->ceiling_share > 0) snprintf(share, sizeof share, "%.1f", 100 * r->ceiling_share);
   ea_row_print(stdout, columns, NUM_COLUMNS, dims, heads, batch, depth, ms, spread, tflops, gbytes, share,

@@ -1,0 +1,850 @@
+#!/usr/bin/env python3
+"""Measures extattn next to other attention kernels: one process, the same tensors.
+
+    bench/peers.py --library build/libextattn.so --command build/extattn \\
+        --sglang sglang-0.5.18-*.whl --suite seed --commit HASH --json seed.json
+
+Peers, each left out with a reason where it is not installed or cannot do a shape:
+
+    triton1, triton2, triton3   SGLang's extend_attention at pipeline depths 1, 2 and 3. Taken from
+                                SGLang's wheel (or a folder with its files); only num_stages is set
+    cudnn, fa2                  torch's scaled_dot_product_attention with that backend
+    fa3                         FlashAttention-3 (the package fa3-fwd, or flash_attn_interface)
+    flashinfer                  FlashInfer's batch prefill
+
+Every peer's output is compared with ours. Times are medians of --repeats runs after --warm-up
+runs, by CUDA events, over rotating copies of the tensors so that no run finds its input in the
+L2 cache. The shapes come from `extattn bench SUITE --list`. On a CPU (--device cpu, suite cpu)
+the one peer is torch.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import dataclasses
+import datetime
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+ROTATION_BYTES = 512 << 20
+MAX_COPIES = 8
+MAX_DIFFERENCE = 1e-2  # relative Frobenius norm between two bf16 results; each is some 2.3e-3 from float64
+DEPTHS = (1, 2, 3, 0)  # 0: automatic
+
+
+class Unsupported(Exception):
+    """A peer cannot do a shape, or is not here; the text says why."""
+
+
+# ---- extattn through its shared library --------------------------------------------------------
+
+
+class ContextOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("device", ctypes.c_int),
+        ("device_ordinal", ctypes.c_int32),
+        ("num_threads", ctypes.c_int32),
+        ("isa", ctypes.c_int),
+    ]
+
+
+class DeviceInfo(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("device", ctypes.c_int),
+        ("device_ordinal", ctypes.c_int32),
+        ("name", ctypes.c_char * 128),
+        ("arch", ctypes.c_char * 16),
+        ("isa", ctypes.c_int),
+        ("num_threads", ctypes.c_int32),
+        ("multiprocessors", ctypes.c_int32),
+        ("smem_limit_bytes", ctypes.c_int64),
+        ("memory_bytes", ctypes.c_int64),
+        ("driver_version", ctypes.c_int32),
+    ]
+
+
+class Problem(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("dtype", ctypes.c_int),
+        ("cache_dtype", ctypes.c_int),
+        ("index_dtype", ctypes.c_int),
+        ("mask_indptr_dtype", ctypes.c_int),
+        ("sinks_dtype", ctypes.c_int),
+        ("num_q_heads", ctypes.c_int32),
+        ("num_kv_heads", ctypes.c_int32),
+        ("head_dim", ctypes.c_int32),
+        ("head_dim_v", ctypes.c_int32),
+        ("page_size", ctypes.c_int32),
+        ("shared_kv", ctypes.c_bool),
+        ("causal", ctypes.c_bool),
+        ("has_sinks", ctypes.c_bool),
+        ("has_custom_mask", ctypes.c_bool),
+        ("skip_prefix_custom_mask", ctypes.c_bool),
+        ("skip_prefix", ctypes.c_bool),
+        ("skip_extend", ctypes.c_bool),
+        ("window_left", ctypes.c_int32),
+        ("xai_temperature_len", ctypes.c_int64),
+        ("softmax_scale", ctypes.c_double),
+        ("logit_cap", ctypes.c_double),
+        ("k_scale", ctypes.c_double),
+        ("v_scale", ctypes.c_double),
+    ]
+
+
+class PlanOptions(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("family", ctypes.c_int), ("stages", ctypes.c_int32)]
+
+
+class PlanInfo(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("family", ctypes.c_int),
+        ("kernel", ctypes.c_char * 64),
+        ("tile_m", ctypes.c_int32),
+        ("tile_n", ctypes.c_int32),
+        ("stages", ctypes.c_int32),
+        ("max_stages", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("smem_bytes", ctypes.c_int64),
+        ("smem_limit_bytes", ctypes.c_int64),
+        ("registers", ctypes.c_int32),
+        ("reason", ctypes.c_char * 256),
+    ]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("token_stride", ctypes.c_int64), ("head_stride", ctypes.c_int64)]
+
+
+class Cache(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("page_stride", ctypes.c_int64),
+        ("row_stride", ctypes.c_int64),
+        ("head_stride", ctypes.c_int64),
+    ]
+
+
+class Batch(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("num_seqs", ctypes.c_int64),
+        ("num_tokens", ctypes.c_int64),
+        ("num_kv_indices", ctypes.c_int64),
+        ("num_pages", ctypes.c_int64),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("k_cache", Cache),
+        ("v_cache", Cache),
+        ("out", Tensor),
+        ("lse", ctypes.c_void_p),
+        ("lse_token_stride", ctypes.c_int64),
+        ("lse_head_stride", ctypes.c_int64),
+        ("qo_indptr", ctypes.c_void_p),
+        ("kv_indptr", ctypes.c_void_p),
+        ("kv_indices", ctypes.c_void_p),
+        ("custom_mask", ctypes.c_void_p),
+        ("custom_mask_bytes", ctypes.c_int64),
+        ("mask_indptr", ctypes.c_void_p),
+        ("window_kv_offsets", ctypes.c_void_p),
+        ("sinks", ctypes.c_void_p),
+        ("qo_indptr_host", ctypes.c_void_p),
+        ("kv_indptr_host", ctypes.c_void_p),
+    ]
+
+
+DTYPES = {"f32": (1, torch.float32), "f16": (2, torch.float16), "bf16": (3, torch.bfloat16)}
+I32 = 6
+
+
+class Extattn:
+    """The shared library, and one context of it."""
+
+    def __init__(self, path, device, threads):
+        self.lib = ctypes.CDLL(str(path))
+        self.lib.ea_last_error.restype = ctypes.c_char_p
+        self.lib.ea_version.restype = ctypes.c_char_p
+        self.version = self.lib.ea_version().decode()
+        options = ContextOptions(ctypes.sizeof(ContextOptions), 1 if device == "cuda" else 0, 0, threads, 0)
+        self.context = ctypes.c_void_p()
+        self.check(self.lib.ea_context_create(ctypes.byref(options), ctypes.byref(self.context)))
+
+    def check(self, status):
+        if status in (2, 5):  # EA_ERR_UNSUPPORTED, EA_ERR_DOES_NOT_FIT
+            raise Unsupported(self.lib.ea_last_error().decode())
+        if status != 0:
+            raise RuntimeError(f"extattn: {self.lib.ea_last_error().decode()}")
+
+    def device_info(self):
+        info = DeviceInfo(struct_size=ctypes.sizeof(DeviceInfo))
+        self.check(self.lib.ea_context_info(self.context, ctypes.byref(info)))
+        return info
+
+    def prepare(self, case, sets, stages):
+        problem = Problem(
+            struct_size=ctypes.sizeof(Problem), dtype=DTYPES[case.dtype][0], index_dtype=I32, mask_indptr_dtype=7,
+            sinks_dtype=1, num_q_heads=case.num_q_heads, num_kv_heads=case.num_kv_heads, head_dim=case.head_dim,
+            head_dim_v=case.head_dim_v, page_size=1, shared_kv=case.shared_kv, causal=True,
+            skip_prefix_custom_mask=True, window_left=case.window or -1, k_scale=1.0, v_scale=1.0,
+        )  # fmt: skip
+        options = PlanOptions(ctypes.sizeof(PlanOptions), 0, stages)
+        plan = ctypes.c_void_p()
+        status = self.lib.ea_plan_create(
+            self.context, ctypes.byref(problem), ctypes.byref(options), ctypes.byref(plan)
+        )
+        self.check(status)
+        return OurPlan(self, plan, case, sets)
+
+
+class OurPlan:
+    def __init__(self, ours, plan, case, sets):
+        self.ours, self.plan = ours, plan
+        self.info = PlanInfo(struct_size=ctypes.sizeof(PlanInfo))
+        ours.check(ours.lib.ea_plan_get_info(plan, ctypes.byref(self.info)))
+        self.outs = [torch.empty(s.q.shape[0], s.q.shape[1], case.head_dim_v, dtype=s.q.dtype, device=s.q.device)
+                     for s in sets]  # fmt: skip
+        self.batches = [self.batch_of(case, s, out) for s, out in zip(sets, self.outs)]
+        needed = ctypes.c_size_t()
+        ours.check(ours.lib.ea_workspace_size(plan, ctypes.byref(self.batches[0]), ctypes.byref(needed)))
+        # torch aligns to 64 bytes on a CPU and to 512 on a GPU; the library asks for 256.
+        self.memory = torch.empty(needed.value + 256, dtype=torch.uint8, device=sets[0].q.device)
+        self.workspace = (self.memory.data_ptr() + 255) // 256 * 256
+        self.workspace_bytes = needed
+
+    @staticmethod
+    def batch_of(case, s, out):
+        def tensor(t):
+            return Tensor(t.data_ptr(), t.stride(0), t.stride(1))
+
+        def cache(t):
+            return Cache(t.data_ptr(), t.stride(0), 0, t.stride(1))
+
+        gpu = s.q.is_cuda
+        return Batch(
+            struct_size=ctypes.sizeof(Batch), num_seqs=case.seqs, num_tokens=s.q.shape[0],
+            num_kv_indices=s.slots.numel(), num_pages=s.k_pool.shape[0], q=tensor(s.q), k=tensor(s.k), v=tensor(s.v),
+            k_cache=cache(s.k_pool), v_cache=cache(s.v_pool), out=tensor(out), qo_indptr=s.qo_indptr.data_ptr(),
+            kv_indptr=s.kv_indptr.data_ptr(), kv_indices=s.slots.data_ptr(),
+            qo_indptr_host=s.qo_indptr_host.data_ptr() if gpu else None,
+            kv_indptr_host=s.kv_indptr_host.data_ptr() if gpu else None,
+        )  # fmt: skip
+
+    def run(self, i):
+        gpu = self.memory.is_cuda
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream) if gpu else None
+        batch = self.batches[i % len(self.batches)]
+        workspace = ctypes.c_void_p(self.workspace)
+        self.ours.check(self.ours.lib.ea_run(self.plan, ctypes.byref(batch), workspace, self.workspace_bytes, stream))
+
+    def result(self):
+        return self.outs[0]
+
+    def details(self):
+        return {"kernel": self.info.kernel.decode(), "stages": self.info.stages, "tile_m": self.info.tile_m,
+                "tile_n": self.info.tile_n, "smem_bytes": self.info.smem_bytes, "registers": self.info.registers}  # fmt: skip
+
+    def close(self):
+        self.ours.lib.ea_plan_destroy(self.plan)
+
+
+# ---- cases -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Case:
+    dtype: str
+    head_dim: int
+    head_dim_v: int
+    num_q_heads: int
+    num_kv_heads: int
+    window: int  # 0: none
+    seqs: int
+    prefix: int
+    extend: int
+    shared_kv: bool
+    flop: float
+    bytes: float
+
+    def name(self):
+        window = f", window {self.window}" if self.window else ""
+        return (f"{self.dtype} {self.head_dim}/{self.head_dim_v}, {self.num_q_heads}/{self.num_kv_heads}, "
+                f"{self.seqs} x ({self.prefix} + {self.extend}){window}")  # fmt: skip
+
+    def shortened(self):
+        """The same kernels, next to no work."""
+        return dataclasses.replace(self, prefix=min(self.prefix, 64), extend=min(self.extend, 256))
+
+
+@dataclasses.dataclass
+class Tensors:
+    """One copy of a batch: new tokens packed, the prefix in shuffled slots of a pool."""
+
+    q: torch.Tensor  # [T, Hq, D]
+    k: torch.Tensor
+    v: torch.Tensor
+    k_pool: torch.Tensor  # [slots, Hkv, D]
+    v_pool: torch.Tensor
+    slots: torch.Tensor  # i32
+    qo_indptr: torch.Tensor
+    kv_indptr: torch.Tensor
+    qo_indptr_host: torch.Tensor
+    kv_indptr_host: torch.Tensor
+
+
+def make_tensors(case, device, seed):
+    generator = torch.Generator(device=device).manual_seed(seed)
+    dtype = DTYPES[case.dtype][1]
+
+    def normal(tokens, heads, dim):
+        t = torch.empty(tokens, heads, dim, dtype=dtype, device=device)
+        return t.normal_(generator=generator)
+
+    tokens, slots = case.seqs * case.extend, case.seqs * case.prefix
+    q = normal(tokens, case.num_q_heads, case.head_dim)
+    k = normal(tokens, case.num_kv_heads, case.head_dim)
+    k_pool = normal(max(slots, 1), case.num_kv_heads, case.head_dim)
+    if case.shared_kv:
+        v, v_pool = k[..., : case.head_dim_v], k_pool[..., : case.head_dim_v]
+    else:
+        v = normal(tokens, case.num_kv_heads, case.head_dim_v)
+        v_pool = normal(max(slots, 1), case.num_kv_heads, case.head_dim_v)
+    order = torch.randperm(slots, generator=generator, device=device).to(torch.int32)
+    steps = torch.arange(case.seqs + 1, dtype=torch.int32)
+    qo, kv = steps * case.extend, steps * case.prefix
+    return Tensors(q, k, v, k_pool, v_pool, order, qo.to(device), kv.to(device), qo, kv)
+
+
+def make_sets(case, device):
+    copies = min(max(math.ceil(ROTATION_BYTES / case.bytes), 1), MAX_COPIES)
+    return [make_tensors(case, device, seed) for seed in range(copies)]
+
+
+# ---- peers -------------------------------------------------------------------------------------
+#
+# A peer is prepare(case, sets) -> an object with run(i) and result(), the output of set 0 as
+# [T, Hq, Dv]; it raises Unsupported.
+
+
+class Calls:
+    """Closures, one a set; each returns its output."""
+
+    def __init__(self, calls, shape):
+        self.calls, self.shape, self.out = calls, shape, None
+
+    def run(self, i):
+        out = self.calls[i % len(self.calls)]()
+        if i % len(self.calls) == 0:
+            self.out = out
+
+    def result(self):
+        return self.shape(self.out)
+
+    def details(self):
+        return {}
+
+    def close(self):
+        self.calls, self.out = [], None
+
+
+def sglang_modules(source):
+    """SGLang's module extend_attention, without the rest of SGLang.
+
+    Its own imports within the folder of kernels are served from there; what it asks of SGLang's
+    runtime (is this CUDA? which environment options are set?) is answered by stand-ins.
+    """
+    root = Path(source)
+    if root.is_file():
+        unpacked = Path(tempfile.mkdtemp(prefix="sglang-"))
+        with zipfile.ZipFile(root) as wheel:
+            wanted = [n for n in wheel.namelist()
+                      if n.endswith(".py") and ("/ops/attention/" in n or "/attention/triton_ops/" in n)
+                      or n.endswith("/METADATA")]  # fmt: skip
+            wheel.extractall(unpacked, wanted)
+        root = unpacked
+    files = [f for f in sorted(root.rglob("extend_attention.py")) if "wave_ops" not in f.parts and "test" not in f.parts]
+    if not files:
+        raise Unsupported(f"no extend_attention.py in {source}")
+    folder = files[0].parent
+    parts = folder.relative_to(next(p for p in folder.parents if p.name == "sglang")).parts
+
+    def package(name, path):
+        module = types.ModuleType(name)
+        module.__path__ = [str(path)] if path else []
+        sys.modules[name] = module
+        return module
+
+    top = folder
+    for _ in parts:
+        top = top.parent
+    package("sglang", top)
+    path = top
+    for i, part in enumerate(parts):
+        path = path / part
+        package(".".join(("sglang",) + parts[: i + 1]), path)
+    if "sglang.srt" not in sys.modules:
+        package("sglang.srt", None)
+
+    class Unset:
+        def get(self):
+            return False
+
+    class Environment:
+        def __getattr__(self, name):
+            return Unset()
+
+    environ = package("sglang.srt.environ", None)
+    environ.envs = Environment()
+    utils = package("sglang.srt.utils", None)
+    utils.is_cuda = lambda: True
+    utils.get_device_core_count = lambda *_: torch.cuda.get_device_properties(0).multi_processor_count
+    # What else it may ask (is_hip, is_gfx95_supported, ...) is about other makers' chips.
+    utils.__getattr__ = lambda name: (lambda *_: False)
+    module = importlib.import_module(".".join(("sglang",) + parts + ("extend_attention",)))
+    metadata = list(root.glob("*.dist-info/METADATA"))
+    lines = metadata[0].read_text().splitlines() if metadata else []
+    version = next((line.split()[1] for line in lines if line.startswith("Version:")), "unknown")
+    return module, version
+
+
+class AtDepth:
+    """Stands in for a Triton kernel: the same launches, with another num_stages."""
+
+    def __init__(self, kernel, stages):
+        self.kernel, self.stages = kernel, stages
+
+    def __getitem__(self, grid):
+        launch = self.kernel[grid]
+        return lambda *args, **kwargs: launch(*args, **(kwargs | {"num_stages": self.stages}))
+
+
+def triton_peer(module, stages, case, sets):
+    kernel = module._fwd_kernel if not isinstance(module._fwd_kernel, AtDepth) else module._fwd_kernel.kernel
+    known = inspect.signature(module.extend_attention_fwd).parameters
+
+    def call(s):
+        out = torch.empty(s.q.shape[0], s.q.shape[1], case.head_dim_v, dtype=s.q.dtype, device=s.q.device)
+        # 64-bit slots, as SGLang's own pool hands out: its kernel multiplies them by the row stride.
+        slots = s.slots.to(torch.int64)
+        arguments = {
+            "q_extend": s.q, "k_extend": s.k, "v_extend": s.v, "o_extend": out, "k_buffer": s.k_pool,
+            "v_buffer": s.v_pool, "qo_indptr": s.qo_indptr, "kv_indptr": s.kv_indptr, "kv_indices": slots,
+            "custom_mask": None, "is_causal": True, "mask_indptr": None, "max_len_extend": case.extend,
+            "k_scale": 1.0, "v_scale": 1.0, "sliding_window_size": case.window or -1,
+        }  # fmt: skip
+        arguments = {name: value for name, value in arguments.items() if name in known}
+
+        def run():
+            module._fwd_kernel = AtDepth(kernel, stages)
+            module.extend_attention_fwd(**arguments)
+            return out
+
+        return run
+
+    calls = Calls([call(s) for s in sets], lambda out: out)
+    try:
+        calls.run(0)
+    except Exception as error:  # triton's OutOfResources has moved between modules
+        if "out of resource" in str(error):
+            raise Unsupported(str(error)) from error
+        raise
+    return calls
+
+
+def sdpa_peer(backend, case, sets):
+    from torch.nn.attention import sdpa_kernel
+
+    if case.prefix or case.window or case.seqs != 1:
+        raise Unsupported("no prefix in slots, no window")
+    groups = case.num_q_heads // case.num_kv_heads
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def call(s, repeated):
+        q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (s.q, s.k, s.v))
+        if repeated:
+            k, v = (t.repeat_interleave(groups, dim=1) for t in (k, v))
+        options = {"is_causal": True} if repeated else {"is_causal": True, "enable_gqa": groups > 1}
+
+        def run():
+            with sdpa_kernel(backend) if backend else contextlib.nullcontext():
+                return attention(q, k, v, **options)
+
+        return run
+
+    def shape(out):
+        return out[0].transpose(0, 1)
+
+    reason = ""
+    for repeated in (False, True):  # where the backend has no groups, with K and V repeated beforehand
+        calls = Calls([call(s, repeated) for s in sets], shape)
+        try:
+            calls.run(0)
+            return calls
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+    raise Unsupported(reason)
+
+
+@functools.cache
+def fa3_interface():
+    for name in ("flash_attn_interface", "fa3_fwd_interface", "flash_attn_3.flash_attn_interface"):
+        try:
+            return importlib.import_module(name)
+        except (ImportError, OSError) as error:
+            reason = f"{name}: {error}"
+    raise Unsupported(reason)
+
+
+def whole_pool(s):
+    """The pool with the new tokens in it, for peers that read all keys from pages; and their slots."""
+    k_pool, v_pool = torch.cat([s.k_pool, s.k]), torch.cat([s.v_pool, s.v])
+    new_slots = torch.arange(s.k.shape[0], dtype=torch.int32, device=s.k.device) + s.k_pool.shape[0]
+    return k_pool, v_pool, new_slots
+
+
+def slots_of(case, s, new_slots):
+    """[seqs, prefix + extend]: where each token lies."""
+    prefix = s.slots.view(case.seqs, case.prefix)
+    return torch.cat([prefix, new_slots.view(case.seqs, case.extend)], dim=1).contiguous()
+
+
+def fa3_peer(case, sets):
+    fa3 = fa3_interface()
+    if case.head_dim > 256:
+        raise Unsupported("head dimensions up to 256")
+    window = (case.window, 0) if case.window else (-1, -1)
+
+    def plain(s):
+        q, k, v = (t.unsqueeze(0) for t in (s.q, s.k, s.v))
+        return lambda: fa3.flash_attn_func(q, k, v, causal=True, window_size=window)
+
+    def paged(s):
+        k_pool, v_pool, new_slots = whole_pool(s)
+        arguments = {
+            "q": s.q, "k_cache": k_pool.unsqueeze(1), "v_cache": v_pool.unsqueeze(1),
+            "cache_seqlens": torch.full((case.seqs,), case.prefix + case.extend, dtype=torch.int32, device=s.q.device),
+            "page_table": slots_of(case, s, new_slots), "cu_seqlens_q": s.qo_indptr, "max_seqlen_q": case.extend,
+            "causal": True, "window_size": window,
+        }  # fmt: skip
+        return lambda: fa3.flash_attn_with_kvcache(**arguments)
+
+    def shape(out):
+        out = out[0] if isinstance(out, tuple) else out
+        return out.reshape(case.seqs * case.extend, case.num_q_heads, case.head_dim_v)
+
+    calls = Calls([(paged if case.prefix else plain)(s) for s in sets], shape)
+    try:
+        calls.run(0)
+    except (RuntimeError, TypeError) as error:
+        raise Unsupported(str(error).splitlines()[0]) from error
+    return calls
+
+
+def flashinfer_peer(case, sets):
+    try:
+        flashinfer = importlib.import_module("flashinfer")
+    except (ImportError, OSError) as error:
+        raise Unsupported(str(error)) from error
+    workspace = torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
+    common = {"causal": True, "window_left": case.window or -1, "q_data_type": sets[0].q.dtype}
+
+    def plain(s):
+        wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD")
+        wrapper.plan(s.qo_indptr, s.qo_indptr, case.num_q_heads, case.num_kv_heads, case.head_dim,
+                     head_dim_vo=case.head_dim_v, **common)  # fmt: skip
+        return lambda: wrapper.run(s.q, s.k, s.v)
+
+    def paged(s):
+        k_pool, v_pool, new_slots = whole_pool(s)
+        total = case.prefix + case.extend
+        indptr = torch.arange(case.seqs + 1, dtype=torch.int32, device="cuda") * total
+        last = torch.ones(case.seqs, dtype=torch.int32, device="cuda")
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
+        wrapper.plan(s.qo_indptr, indptr, slots_of(case, s, new_slots).flatten(), last, case.num_q_heads,
+                     case.num_kv_heads, case.head_dim, 1, **common)  # fmt: skip
+        return lambda: wrapper.run(s.q, (k_pool.unsqueeze(1), v_pool.unsqueeze(1)))
+
+    try:
+        # Plans share the workspace, so there is one, for the first set.
+        calls = Calls([(paged if case.prefix else plain)(sets[0])], lambda out: out)
+        calls.run(0)
+    except Exception as error:  # it compiles at run time: anything may come out of that
+        raise Unsupported(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+    return calls
+
+
+# ---- measuring ---------------------------------------------------------------------------------
+
+
+def measure(run, warm_up, repeats, gpu):
+    if not gpu:
+        times = []
+        for i in range(warm_up + repeats):
+            start = time.perf_counter()
+            run(i)
+            times.append((time.perf_counter() - start) * 1e3)
+        times = times[warm_up:]
+    else:
+        events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+        for i in range(warm_up):
+            run(i)
+        for i, (first, last) in enumerate(events):
+            first.record()
+            run(warm_up + i)
+            last.record()
+        torch.cuda.synchronize()
+        times = [first.elapsed_time(last) for first, last in events]
+    return {"median_ms": statistics.median(times), "min_ms": min(times), "max_ms": max(times)}
+
+
+def difference(a, b):
+    """Relative Frobenius norm, in pieces so that float copies stay small."""
+    up = down = 0.0
+    for x, y in zip(a.split(1024), b.split(1024)):
+        x, y = x.float(), y.float()
+        up += (x - y).pow(2).sum(dtype=torch.float64).item()
+        down += y.pow(2).sum(dtype=torch.float64).item()
+    return math.sqrt(up / down)  # NaN stays NaN
+
+
+def measure_peer(prepare, case, sets, args, reference):
+    """A row of the result: times, or why there are none. Ours, without a reference, becomes it."""
+    row = {}
+    try:
+        peer = prepare(case, sets)
+    except Unsupported as reason:
+        return {"unsupported": str(reason)}, reference
+    try:
+        peer.run(0)
+        if args.device == "cuda":
+            torch.cuda.synchronize()
+        out = peer.result()
+        if reference is None:
+            reference = out.clone()
+            if not bool(torch.isfinite(reference).all()):
+                row["wrong"] = "not finite"
+        else:
+            row["difference"] = difference(out, reference)
+            if not row["difference"] <= MAX_DIFFERENCE:
+                row["wrong"] = f"relative difference {row['difference']:.2e}, allowed {MAX_DIFFERENCE:.0e}"
+        row |= peer.details() | measure(peer.run, args.warm_up, args.repeats, args.device == "cuda")
+        row["tflops"] = case.flop / row["median_ms"] * 1e-9
+        row["gbytes_per_s"] = case.bytes / row["median_ms"] * 1e-6
+    finally:
+        peer.close()
+    return row, reference
+
+
+def peers_of(args, ours, sglang):
+    """Name to prepare(case, sets), ours first."""
+    depths = DEPTHS if args.device == "cuda" else (0,)
+    peers = {f"extattn{d or ''}": functools.partial(lambda d, case, sets: ours.prepare(case, sets, d), d)
+             for d in sorted(depths)}  # fmt: skip
+    if args.device == "cpu":
+        return peers | {"torch": functools.partial(sdpa_peer, None)}
+
+    from torch.nn.attention import SDPBackend
+
+    for stages in (1, 2, 3):
+        peers[f"triton{stages}"] = functools.partial(triton_peer, sglang[0], stages) if sglang else missing_sglang
+    peers["cudnn"] = functools.partial(sdpa_peer, SDPBackend.CUDNN_ATTENTION)
+    peers["fa2"] = functools.partial(sdpa_peer, SDPBackend.FLASH_ATTENTION)
+    peers["fa3"] = fa3_peer
+    peers["flashinfer"] = flashinfer_peer
+    return peers
+
+
+def missing_sglang(_case, _sets):
+    raise Unsupported("no --sglang given")
+
+
+def ratios(rows):
+    """Their time over ours, automatic depth: above 1 we are faster."""
+    ours = rows["extattn"].get("median_ms")
+    result = {}
+    if ours is None:
+        return result
+    for name, row in rows.items():
+        if not name.startswith("extattn") and "median_ms" in row:
+            result[name] = row["median_ms"] / ours
+    triton = [value for name, value in result.items() if name.startswith("triton")]
+    if triton:
+        result["best triton"] = min(triton)
+    return result
+
+
+def print_case(case, rows, ratio):
+    print(f"\n{case.name()}")
+    for name, row in rows.items():
+        if "unsupported" in row:
+            print(f"  {name:11} -  {row['unsupported'][:100]}")
+            continue
+        against = f"{ratio[name]:6.2f}x ours" if name in ratio else ""
+        wrong = f"  WRONG: {row['wrong']}" if "wrong" in row else ""
+        depth = f"  depth {row['stages']}" if "stages" in row else ""
+        print(f"  {name:11}{row['median_ms']:10.3f} ms{row['tflops']:9.1f} TFLOP/s{row['gbytes_per_s']:8.0f} GB/s  "
+              f"{against}{depth}{wrong}")  # fmt: skip
+    sys.stdout.flush()
+
+
+def measure_case(case, peers, args):
+    sets = make_sets(case, args.device)
+    rows, reference = {}, None
+    for name, prepare in peers.items():
+        rows[name], reference = measure_peer(prepare, case, sets, args, reference)
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
+    ratio = ratios(rows)
+    print_case(case, rows, ratio)
+    return {"case": dataclasses.asdict(case), "results": rows, "times_over_ours": ratio}
+
+
+# ---- the whole ---------------------------------------------------------------------------------
+
+
+def cases_of(args):
+    suites = ["cpu"] if args.device == "cpu" else args.suite
+    cases = []
+    for suite in suites:
+        command = [args.command, "bench", suite, "--list"]
+        listed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        for entry in listed["cases"]:
+            cases.append((suite, Case(**entry)))
+    if args.quick:
+        cases = [(suite, case) for suite, case in cases if suite == "cpu" or case.num_q_heads == 16]
+    return cases
+
+
+def compile_ahead(args, count):
+    """Triton compiles in a process of its own for each case, all at once, into its cache on disk."""
+
+    def compile_one(index):
+        command = [sys.executable, __file__, *sys.argv[1:], "--compile-case", str(index)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    start = time.monotonic()
+    with ThreadPoolExecutor(max(1, min(count, (os.cpu_count() or 2) // 2))) as pool:
+        answers = list(pool.map(compile_one, range(count)))
+    for index, answer in enumerate(answers):
+        if answer.returncode != 0:
+            print(f"compiling case {index} ahead: {(answer.stderr.strip().splitlines() or ['failed'])[-1]}")
+    print(f"compiled ahead in {time.monotonic() - start:.0f} s")
+
+
+def compile_case(case, sglang):
+    case = case.shortened()
+    sets = [make_tensors(case, "cuda", 0)]
+    for stages in (1, 2, 3):
+        with contextlib.suppress(Unsupported):
+            triton_peer(sglang[0], stages, case, sets)
+
+
+def versions(ours, sglang):
+    found = {"extattn": ours.version, "python": platform.python_version(), "torch": torch.__version__}
+    for package in ("triton", "fa3-fwd", "flash-attn-3", "flashinfer-python"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    if torch.cuda.is_available():
+        found["cuda"] = torch.version.cuda
+        found["cudnn"] = torch.backends.cudnn.version()
+    if sglang:
+        found["sglang"] = sglang[1]
+    return found
+
+
+def driver_text():
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return answer.stdout.strip().splitlines()[0]
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--library", type=Path, default=Path("build/libextattn.so"))
+    parser.add_argument("--command", type=Path, default=Path("build/extattn"), help="for the lists of shapes")
+    parser.add_argument("--suite", action="append", help="seed (default), window, mla, prefix, verify; may be repeated")
+    parser.add_argument("--sglang", help="SGLang's wheel, or a folder that holds its files")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: all")
+    parser.add_argument("--warm-up", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=12)
+    parser.add_argument("--quick", action="store_true", help="fewer shapes, within a minute")
+    parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--compile-case", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.suite = args.suite or ["seed"]
+    args.library, args.command = args.library.resolve(), args.command.resolve()
+    return args
+
+
+def main():
+    args = parse()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        print("skipped: torch sees no GPU")
+        return 77
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    cases = cases_of(args)
+
+    sglang = None
+    if args.sglang and args.device == "cuda":
+        try:
+            sglang = sglang_modules(args.sglang)
+        except (Unsupported, ImportError, OSError) as error:
+            print(f"SGLang is left out: {error}")
+    if args.compile_case is not None:
+        compile_case(cases[args.compile_case][1], sglang)
+        return 0
+    if sglang:
+        compile_ahead(args, len(cases))
+
+    ours = Extattn(args.library, args.device, args.threads)
+    info = ours.device_info()
+    peers = peers_of(args, ours, sglang)
+    print(f"{info.name.decode()}, {info.arch.decode()}; {versions(ours, sglang)}")
+    results = [{"suite": suite} | measure_case(case, peers, args) for suite, case in cases]
+
+    record = {
+        "what": "extattn and its peers",
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": args.commit,
+        "device": {"name": info.name.decode(), "arch": info.arch.decode(), "threads": info.num_threads},
+        "driver": driver_text() if args.device == "cuda" else None,
+        "versions": versions(ours, sglang),
+        "method": {"warm_up": args.warm_up, "repeats": args.repeats, "statistic": "median",
+                   "clock": "CUDA events" if args.device == "cuda" else "host"},
+        "cases": results,
+    }  # fmt: skip
+    if args.json:
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    wrong = [f"{r['suite']}: {n}" for r in results for n, row in r["results"].items() if "wrong" in row]
+    print(f"\n{len(results)} cases, {len(wrong)} disagreements {wrong if wrong else ''}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

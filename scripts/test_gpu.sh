@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# The tests of a GPU: scripts/test_gpu.sh [BUILD-FOLDER [LOG]]. First everything, then the small
+# cases under each of compute-sanitizer's tools. Needs no compiler and no CMake, so a build
+# folder may be carried to the machine with the GPU. The log tells card, driver and result.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+build=${1:-build}
+log=${2:-$build/test-gpu.log}
+test=$build/tests/gpu/test_gpu
+failed=0
+: >"$log" || exit
+
+say() { printf '%s\n' "$*" | tee -a "$log"; }
+
+# step NAME COMMAND...: its output goes to the log, its end to the terminal.
+step() {
+  local name=$1 start=$SECONDS status output
+  shift
+  output=$(mktemp)
+  "$@" >"$output" 2>&1
+  status=$?
+  { printf '\n== %s: %s\n' "$name" "$*" && cat "$output"; } >>"$log"
+  if [ "$status" -eq 0 ]; then
+    say "ok      $name ($((SECONDS - start)) s)"
+  else
+    tail -n 40 "$output"
+    say "FAILED  $name: exit code $status ($((SECONDS - start)) s)"
+    failed=$((failed + 1))
+  fi
+  rm -f "$output"
+  return "$status"
+}
+
+find_sanitizer() {
+  command -v compute-sanitizer || { [ -x /usr/local/cuda/bin/compute-sanitizer ] && echo /usr/local/cuda/bin/compute-sanitizer; }
+}
+
+say "$(date -u +%Y-%m-%dT%H:%M:%SZ) $(git rev-parse --short HEAD 2>/dev/null || echo 'commit unknown')"
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | tee -a "$log"
+
+reason=$("$test" --small no_such_test)
+status=$?
+if [ "$status" -eq 77 ]; then
+  say "$reason"
+  exit 77
+fi
+
+step "all tests" "$test"
+if ! sanitizer=$(find_sanitizer); then
+  say "skipped: compute-sanitizer is not installed"
+else
+  for tool in memcheck racecheck synccheck initcheck; do
+    step "$tool" "$sanitizer" --tool "$tool" --error-exitcode 99 "$test" --small
+  done
+fi
+say "$failed failures; the log is $log"
+[ "$failed" -eq 0 ]
