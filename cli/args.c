@@ -92,9 +92,9 @@ static const struct argp_option device_options[] = {
     {"device", KEY_DEVICE, "auto|cpu|cuda[:N]", 0, "Where to run (auto: the first GPU if there is one, else the CPU)",
      10},
     {"stages", KEY_STAGES, "auto|N", 0, "Pipeline depth on a GPU", 10},
-    {"family", KEY_FAMILY, "NAME", 0, "Kernel family: auto, reference, cpu, portable, hopper", 10},
+    {"family", KEY_FAMILY, "auto|reference|cpu|portable|hopper", 0, "Kernel family", 10},
     {"threads", KEY_THREADS, "N", 0, "CPU threads (0: all cores)", 10},
-    {"isa", KEY_ISA, "NAME", 0, "CPU instruction set: auto, portable, avx2, avx512, avx512_bf16, amx", 10},
+    {"isa", KEY_ISA, "auto|portable|avx2|avx512|avx512_bf16|amx", 0, "CPU instruction set", 10},
     {0},
 };
 
@@ -173,8 +173,8 @@ static const struct argp_option shape_options[] = {
     {"heads", KEY_HEADS, "HQ/HKV", 0, "Query heads / key-value heads", 5},
     {"head-dim", KEY_HEAD_DIM, "D", 0, "Head dimension of queries and keys, 1 to 576", 5},
     {"head-dim-v", KEY_HEAD_DIM_V, "DV", 0, "Head dimension of values (as --head-dim)", 5},
-    {"dtype", KEY_DTYPE, "TYPE", 0, "Type of queries and new tokens: bf16, f16, f32", 5},
-    {"cache-dtype", KEY_CACHE_DTYPE, "TYPE", 0, "Type of the cache (as --dtype): bf16, f16, f32, e4m3, e5m2", 5},
+    {"dtype", KEY_DTYPE, "bf16|f16|f32", 0, "Type of queries and new tokens (bf16)", 5},
+    {"cache-dtype", KEY_CACHE_DTYPE, "bf16|f16|f32|e4m3|e5m2", 0, "Type of the cache (as --dtype)", 5},
     {"shared-kv", KEY_SHARED_KV, NULL, 0, "Values are the first DV columns of the keys (latent attention)", 5},
     {0},
 };

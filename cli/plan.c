@@ -23,7 +23,7 @@ typedef struct plan_row {
 enum { KEY_ARCH = 'a', KEY_JSON = 'j' };
 
 static const struct argp_option options[] = {
-    {"arch", KEY_ARCH, "NAME|all", 0, "Architecture: sm_80, sm_86, sm_89, sm_90, sm_100, sm_120 (all)", 0},
+    {"arch", KEY_ARCH, "all|sm_80|sm_86|sm_89|sm_90|sm_100|sm_120", 0, "Architecture (all)", 0},
     {"json", KEY_JSON, NULL, 0, "Print JSON instead of a table", 0},
     {0},
 };
@@ -171,7 +171,10 @@ static int report_failures(const plan_row *rows, int count, bool in_table) {
     }
     ea_message("%s: %s", rows[i].target, rows[i].error);
   }
-  if (in_table && num_failed > 0) ea_message("%d of %d architectures cannot do it", num_failed, count);
+  if (in_table && num_failed > 0) {
+    fflush(stdout); /* the table comes first */
+    ea_message("%d of %d architectures cannot do it", num_failed, count);
+  }
   return exit_code;
 }
 
@@ -204,6 +207,5 @@ int ea_cmd_plan(int argc, char **argv) {
   const bool table = !args.json && any_ok(rows, count);
   if (table) print_rows(rows, count);
   if (args.json && !ea_json_print(rows_json(rows, count), stdout)) return EA_EXIT_FAILURE;
-  fflush(stdout); /* before what standard error adds */
   return report_failures(rows, count, table);
 }

@@ -25,11 +25,11 @@ enum {
   KEY_BUDGET = 'b',
   KEY_JSON = 'j',
   KEY_PLOT = 'p',
-  KEY_SLOTS = 's',
+  KEY_SEED = 's',
   KEY_COUNTS = 'c',
-  KEY_SUMMARY = 'q',
-  KEY_SEED = 0x100,
-  KEY_POOL
+  KEY_SLOTS = 0x100,
+  KEY_POOL,
+  KEY_SUMMARY
 };
 
 static const struct argp_option options[] = {

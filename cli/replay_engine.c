@@ -109,7 +109,8 @@ static ea_status size_pool(ea_replay *r) {
     const double share = r->on_gpu ? device_share : host_share;
     blocks = min_double(blocks, (share * free_bytes - batch_bytes) / block_bytes);
   }
-  blocks = min_double(blocks, (double)((INT32_MAX - p->page_size) / EA_TRACE_BLOCK_TOKENS)); /* slots are i32 */
+  const int32_t most = (INT32_MAX - p->page_size) / EA_TRACE_BLOCK_TOKENS; /* slots are i32 */
+  blocks = min_double(blocks, most);
   if (blocks < 1) blocks = 1;
   r->pool_blocks = (int64_t)blocks;
 
@@ -143,6 +144,7 @@ static void fill_host(char *to, size_t bytes, const char *table, size_t element,
 static ea_status fill(ea_replay *r, int which, const char *table, size_t element, char *chunk, ea_rng *rng) {
   char *to = r->mem[which];
   const size_t bytes = (size_t)r->mem_bytes[which];
+  if (!to) return EA_OK; /* no such tensor in this shape */
   if (!r->on_gpu) {
     fill_host(to, bytes, table, element, rng);
     return EA_OK;

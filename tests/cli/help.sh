@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# The manual page and the completions cover every command and option that --help knows.
+# shellcheck source=tests/cli/lib.sh
+. "$(dirname "$0")/lib.sh"
+help=$3/help
+manual=$help/extattn.1
+
+# What --help knows, read off its first column in the form that people see.
+commands=$("$extattn" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z-]*\) .*/\1/p')
+options_of() { "$extattn" help "$1" | sed -nE 's/^ +(-[^-], )?(--[a-z][a-z0-9-]*).*/\2/p' | sort -u; }
+shorts_of() { "$extattn" help "$1" | sed -nE 's/^ +(-[^-]), --.*/\1/p' | sort -u; }
+
+# --- the manual page ---------------------------------------------------------------------
+
+# section COMMAND: its part of the page, without roff's escapes.
+section() { sed -n "/^\.SS extattn ${1/-/\\\\-} /,/^\.S[SH] /p" "$manual" | sed 's/\\-/-/g; s/\\f[BIR]//g; s/\\&//g'; }
+for command in $commands; do
+  [ "$command" != help ] || continue
+  section "$command" >"$work/section"
+  [ "$(wc -l <"$work/section")" -gt 5 ] || fail "$command is not in the manual page"
+  listed=$(grep -oE '^(-[^-], )?--[a-z][a-z0-9-]*' "$work/section" | grep -oE -e '--[a-z0-9-]+' | sort -u)
+  printf '%s\n' --help --usage --version "$listed" | sort -u >"$work/listed"
+  options_of "$command" >"$work/options"
+  [ "$(wc -l <"$work/options")" -gt 3 ] || fail "$command: no options in its help"
+  checks=$((checks + 1))
+  diff "$work/options" "$work/listed" >"$work/diff" || fail "$command: help (<) and manual page (>): $(cat "$work/diff")"
+done
+for option in help usage version; do grep -q "\\\\-\\\\-$option" "$manual" || fail "--$option is not in the manual page"; done
+if command -v groff >/dev/null; then
+  checks=$((checks + 1))
+  groff -man -ww -Tutf8 -z "$manual" 2>"$work/err" || fail "groff fails"
+  [ ! -s "$work/err" ] || fail "groff warns: $(head -n 5 "$work/err")"
+fi
+
+# --- bash --------------------------------------------------------------------------------
+
+# complete WORD...: what bash offers for the last of the words.
+complete_words() {
+  COMPREPLY=()
+  COMP_WORDS=("$@")
+  COMP_CWORD=$(($# - 1))
+  _extattn
+  printf '%s\n' "${COMPREPLY[@]}"
+}
+# shellcheck source=/dev/null
+. "$help/extattn"
+complete -p extattn | grep -q -- '-F _extattn' || fail "bash: nothing completes extattn"
+
+# offers WORD... = EXPECTED...: exactly these, in any order.
+offers() {
+  local words=()
+  while [ "$1" != === ]; do words+=("$1") && shift; done
+  shift
+  checks=$((checks + 1))
+  diff <(complete_words "${words[@]}" | sort -u) <(printf '%s\n' "$@" | sort -u) >"$work/diff" ||
+    fail "bash: ${words[*]}: offered (<), expected (>): $(cat "$work/diff")"
+}
+# shellcheck disable=SC2086 # lists of words
+offers extattn '' === $commands --help --usage --version
+# shellcheck disable=SC2086
+offers extattn help '' === $commands
+for command in $commands; do
+  [ "$command" != help ] || continue
+  # shellcheck disable=SC2046
+  offers extattn "$command" - === $(options_of "$command") $(shorts_of "$command")
+done
+offers extattn plan --dtype '' === bf16 f16 f32
+offers extattn plan --dtype = f === f16 f32
+offers extattn plan --dtype = === bf16 f16 f32
+offers extattn replay x --device c === cpu cuda
+offers extattn replay -d '' === auto cpu cuda
+offers extattn replay --slots '' === ordered shuffled pages:
+offers extattn plan --isa avx === avx2 avx512 avx512_bf16
+offers extattn replay --budget '' === ''
+offers extattn replay --cou === --counts-only
+cd "$work" || exit
+mkdir sub
+touch one.jsonl 'two words.jsonl'
+offers extattn replay o === one.jsonl options
+offers extattn replay tw === 'two words.jsonl'
+offers extattn replay --json su === sub
+offers extattn bench s === seed
+cd "$OLDPWD" || exit
+
+# --- zsh ---------------------------------------------------------------------------------
+
+for command in $commands; do
+  grep -q "^  '$command:" "$help/_extattn" || fail "zsh: $command is missing"
+  [ "$command" != help ] || continue
+  sed -n "/^    $command)\$/,/^      ;;/p" "$help/_extattn" >"$work/section"
+  for option in $(options_of "$command"); do
+    checks=$((checks + 1))
+    grep -qE -e "(^ +'|,)$option(=?\[|=?\}')" "$work/section" || fail "zsh: $command $option is missing"
+  done
+done
+if command -v zsh >/dev/null; then
+  checks=$((checks + 1))
+  zsh -n "$help/_extattn" || fail "zsh cannot parse the completion"
+fi
+finish
