@@ -110,7 +110,8 @@ typedef enum ea_device_type { EA_DEVICE_CPU = 0, EA_DEVICE_CUDA = 1 } ea_device_
 /* Instruction sets of the CPU backend, each including the ones before it except where
  * the processor says otherwise. AVX512 means F, BW, DQ and VL. */
 typedef enum ea_isa {
-  EA_ISA_AUTO = 0, /* the best that this processor (and operating system) offers */
+  EA_ISA_AUTO = 0, /* what the environment variable EXTATTN_ISA names ("avx2" and so on), else the best
+                      that this processor (and operating system) offers */
   EA_ISA_PORTABLE = 1,
   EA_ISA_AVX2 = 2,
   EA_ISA_AVX512 = 3,
@@ -212,7 +213,7 @@ typedef struct ea_problem {
   bool skip_extend;             /* false */
   int32_t window_left;          /* W >= 1; 0 or -1 (default): no window */
   int64_t xai_temperature_len;  /* L >= 2; 0 (default) or -1: none */
-  double softmax_scale;         /* > 0 and finite; 0 (default): 1/sqrt(D) */
+  double softmax_scale;         /* > 0 and finite, as a normal f32 too, like the next three; 0 (default): 1/sqrt(D) */
   double logit_cap;             /* > 0 and finite; 0 (default): none */
   double k_scale;               /* of the prefix; > 0 and finite; 1 */
   double v_scale;               /* of the prefix; > 0 and finite; 1 */
@@ -331,7 +332,7 @@ typedef struct ea_batch {
   ea_cache k_cache;           /* [pages, page_size, Hkv, D], type cache_dtype; may be NULL when no
                                  sequence has a prefix */
   ea_cache v_cache;           /* [pages, page_size, Hkv, Dv] */
-  ea_tensor out;              /* [T, Hq, Dv], type dtype; every row is written */
+  ea_tensor out;              /* [T, Hq, Dv], type dtype; every row is written; like lse, memory of its own */
   float *lse;                 /* [T, Hq] f32, or NULL: not wanted */
   int64_t lse_token_stride;   /* in elements; 0: Hq */
   int64_t lse_head_stride;    /* in elements; 0: 1 */

@@ -99,7 +99,8 @@ static fixture with_options(unsigned options) {
   f.problem.skip_extend = options & 32;
   if (options & 64) fixture_use_sinks(&f);
   f.problem.logit_cap = options & 128 ? 1.5 : 0.0;
-  f.problem.xai_temperature_len = options & 256 ? 4 : -1;
+  const int64_t len = options & 1 ? 2 : 8; /* queries sit before, at and past both */
+  f.problem.xai_temperature_len = options & 256 ? len : -1;
   f.problem.k_scale = options & 512 ? 0.7 : 1.0;
   f.problem.v_scale = options & 512 ? 1.9 : 1.0;
   f.problem.softmax_scale = options & 1024 ? 0.25 : 0.0;
