@@ -274,7 +274,7 @@ static int64_t blocks_of(int64_t tokens) {
 /* The next request becomes the rest: all that its cached blocks leave to be computed. */
 static void admit(ea_schedule *s) {
   const ea_trace_request *request = &s->trace->requests[s->next_request];
-  const int64_t *ids = s->trace->hash_ids + request->first_hash;
+  const int64_t *ids = request->num_hashes > 0 ? s->trace->hash_ids + request->first_hash : NULL;
   int64_t cached = 0;
   while (cached < request->num_hashes && find_entry(s, ids[cached])->block >= 0) cached++;
   for (int64_t i = cached; i < request->num_hashes; i++) {
