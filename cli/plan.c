@@ -192,7 +192,7 @@ int ea_cmd_plan(int argc, char **argv) {
       .children = children,
       .doc = "Shows which kernel would run a shape on each GPU architecture: family, tiles of M query rows and N keys, "
              "pipeline depth in stages, the shared memory that a block needs and may have, and why. "
-             "With --device, the plan for a device that is here.\v"
+             "With --device, the plan for a device that is here. Heads are 32/8 where --heads does not say otherwise.\v"
              "Examples:\n"
              "  extattn plan --head-dim 128 --heads 32/8\n"
              "  extattn plan --head-dim 576 --head-dim-v 512 --heads 128/1 --shared-kv --arch sm_90 --stages 3",

@@ -173,8 +173,13 @@ static ea_status fill_all(ea_replay *r) {
   } tensors[] = {{MEM_Q, false}, {MEM_K, false}, {MEM_V, false}, {MEM_K_CACHE, true}, {MEM_V_CACHE, true}};
   const ea_problem *p = &r->problem;
   ea_rng rng = ea_rng_of(r->config.seed);
-  char *table = malloc(TABLE_ELEMENTS * sizeof(float)), *chunk = malloc(FILL_BYTES);
-  ea_status status = table && chunk ? EA_OK : ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for random numbers");
+  char *table = malloc(TABLE_ELEMENTS * ea_dtype_size(EA_F32)), *chunk = malloc(FILL_BYTES);
+  if (!table || !chunk) {
+    free(table);
+    free(chunk);
+    return ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for random numbers");
+  }
+  ea_status status = EA_OK;
   ea_dtype table_dtype = EA_DTYPE_NONE;
   for (size_t i = 0; i < sizeof tensors / sizeof tensors[0] && status == EA_OK; i++) {
     const ea_dtype dtype = tensors[i].cache && p->cache_dtype != EA_DTYPE_NONE ? p->cache_dtype : p->dtype;
