@@ -19,7 +19,8 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
 
-static ea_context *context;
+/* The processor's best instruction set, and none in particular. */
+static ea_context *best, *portable;
 
 static void check(int holds) {
   if (!holds) abort();
@@ -30,7 +31,9 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
   ea_context_options options = EA_CONTEXT_OPTIONS_INIT;
   options.num_threads = 1;
-  check(ea_context_create(&options, &context) == EA_OK);
+  check(ea_context_create(&options, &best) == EA_OK);
+  options.isa = EA_ISA_PORTABLE;
+  check(ea_context_create(&options, &portable) == EA_OK);
   return 0;
 }
 
@@ -54,8 +57,8 @@ static void *exact_copy(const void *data, size_t bytes) {
   return copy;
 }
 
-/* Runs a case by one family; the result is written to out and lse. */
-static ea_status run(const ea_case *c, ea_family family, const ea_batch *batch) {
+/* Runs a case by one family; out and lse are the batch's. */
+static ea_status run(ea_context *context, const ea_case *c, ea_family family, const ea_batch *batch) {
   ea_plan_options options = EA_PLAN_OPTIONS_INIT;
   options.family = family;
   ea_plan *plan = NULL;
@@ -73,9 +76,9 @@ static ea_status run(const ea_case *c, ea_family family, const ea_batch *batch) 
 /* A signalling NaN, which no arithmetic makes: a row of lse that holds it was not written. */
 static const uint32_t pattern = 0xff95a5a5;
 
-static void run_and_check(const ea_case *c, ea_family family, const ea_batch *batch, size_t rows) {
+static void run_and_check(ea_context *context, const ea_case *c, ea_family family, const ea_batch *batch, size_t rows) {
   for (size_t i = 0; i < rows; ++i) memcpy(&batch->lse[i], &pattern, sizeof pattern);
-  const ea_status status = run(c, family, batch);
+  const ea_status status = run(context, c, family, batch);
   if (status) check_refused(status);
   for (size_t i = 0; i < rows; ++i) {
     uint32_t found;
@@ -93,8 +96,9 @@ static void run_exactly(const ea_case *c) {
   batch.out.data = malloc(out_bytes ? out_bytes : 1);
   batch.lse = malloc(rows ? rows * sizeof(float) : 1);
   check(batch.out.data && batch.lse);
-  run_and_check(c, EA_FAMILY_REFERENCE, &batch, rows);
-  run_and_check(c, EA_FAMILY_CPU, &batch, rows);
+  run_and_check(best, c, EA_FAMILY_REFERENCE, &batch, rows);
+  run_and_check(best, c, EA_FAMILY_CPU, &batch, rows);
+  run_and_check(portable, c, EA_FAMILY_CPU, &batch, rows);
   free(batch.out.data);
   free(batch.lse);
   for (size_t i = 0; i < c->num_storages; ++i) free(bases[i]);
