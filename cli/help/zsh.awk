@@ -12,7 +12,7 @@ function escaped(text) {
 # What completes an argument: the end of a specification of _arguments.
 function action(argument, words) {
   if (words == "") words = choices(argument)
-  if (words != "") return "(" words ")"
+  if (words != "") return "(" escaped(words) ")"
   return is_file(argument) ? "_files" : " "
 }
 

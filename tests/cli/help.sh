@@ -93,6 +93,8 @@ for command in $commands; do
     grep -qE -e "(^ +'|,)$option(=?\[|=?\}')" "$work/section" || fail "zsh: $command $option is missing"
   done
 done
+# A colon ends a part of a specification, in a list of words too.
+! grep -nE ":\([^)]*[^\\]:" "$help/_extattn" || fail "zsh: a colon that is not escaped"
 if command -v zsh >/dev/null; then
   checks=$((checks + 1))
   zsh -n "$help/_extattn" || fail "zsh cannot parse the completion"
