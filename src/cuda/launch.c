@@ -71,6 +71,8 @@ static ea_portable_launch portable_launch_of(const ea_call *call, int32_t stages
       .inv_log2_len = call->xai_temperature_len > 0 ? (float)(1.0 / log2((double)call->xai_temperature_len)) : 0.0f,
       .k_scale = (float)call->k_scale,
       .v_scale = (float)call->v_scale,
+      /* Probabilities up to 2^8 are as exact as those up to 1; f16 has no room for v_scale on top. */
+      .rescale_slack_log2 = call->v_scale <= 1.0 ? 8.0f : 0.0f,
       .page_magic = call->page_size > 1 ? UINT64_MAX / (uint64_t)call->page_size + 1 : 0,
   };
 }
@@ -92,6 +94,10 @@ static ea_status run_portable(const ea_cuda_device *device, const ea_cuda_kernel
   if (shape.grid_y > EA_CUDA_MAX_GRID_Y) {
     return ea_fail(EA_ERR_UNSUPPORTED, "num_kv_heads: found %d, allowed %d on a GPU", call->num_kv_heads,
                    EA_CUDA_MAX_GRID_Y);
+  }
+  if (call->num_slots > UINT32_MAX) {
+    return ea_fail(EA_ERR_UNSUPPORTED, "num_pages: found %lld pages of %d slots, allowed 2^32 - 1 slots on a GPU",
+                   (long long)call->num_pages, call->page_size);
   }
   ea_call passed_call = *call;
   ea_portable_launch passed_launch = portable_launch_of(call, info->stages);

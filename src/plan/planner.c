@@ -42,7 +42,9 @@ const ea_arch *ea_arch_find(const char *name) {
 /* The deepest pipeline whose block fits into limit bytes; 0 when not even one stage does. */
 static int32_t deepest_that_fits(const ea_portable_shape *shape, int64_t limit) {
   const ea_portable_smem none = ea_portable_smem_layout(*shape, 0);
-  return none.total > limit ? 0 : (int32_t)((limit - none.total) / none.stage_bytes);
+  if (none.total > limit) return 0;
+  const int64_t fit = (limit - none.total) / none.stage_bytes;
+  return fit < EA_PORTABLE_MAX_STAGES ? (int32_t)fit : EA_PORTABLE_MAX_STAGES;
 }
 
 /* The first shape in the list's order that holds the head dimensions with at least min_stages. */
@@ -85,7 +87,7 @@ static ea_status plan_portable(const ea_arch *arch, const ea_problem *problem, i
   const int32_t stages = asked > 0 ? asked : automatic_depth(shape, arch, max_stages);
   const ea_portable_smem none = ea_portable_smem_layout(*shape, 0);
   const int64_t smem_bytes = none.total + (int64_t)stages * none.stage_bytes;
-  if (smem_bytes > limit) {
+  if (stages > max_stages) {
     return ea_fail(EA_ERR_DOES_NOT_FIT,
                    "stages: found %d, which needs %lld bytes of shared memory; %s allows a block %lld, so at most %d",
                    asked, (long long)smem_bytes, arch->name, (long long)limit, max_stages);

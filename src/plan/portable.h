@@ -52,24 +52,28 @@ typedef struct ea_portable_shape {
 
 #define EA_PORTABLE_ELEMENT_BYTES 2 /* bf16, f16: 8-bit caches are widened on their way in */
 #define EA_PORTABLE_BLOCK_BYTES 128
-#define EA_PORTABLE_TABLE_BYTES(tile_n) (2 * (tile_n) * (int32_t)sizeof(uint64_t)) /* of one tile */
+#define EA_PORTABLE_MAX_STAGES 16
+#define EA_PORTABLE_BARRIER_BYTES (2 * EA_PORTABLE_MAX_STAGES * (int32_t)sizeof(uint64_t)) /* full and empty */
+/* Of one tile: the addresses of its K rows and V rows, and how they can be copied. */
+#define EA_PORTABLE_TABLE_BYTES(tile_n) (2 * (tile_n) * (int32_t)sizeof(uint64_t) + 16)
 
 /* Whether scores and output leave no registers for the running maxima and sums (of a thread:
  * two for each 16-row fragment), so that these wait in shared memory. */
 EA_HD bool ea_portable_state_in_shared(ea_portable_shape s) {
   const int32_t score_fragments = s.tile_m / s.qk_warps_m / 16 * (s.tile_n / s.qk_warps_n / 8);
   const int32_t output_fragments = s.tile_m / s.pv_warps_m / 16 * (s.dim_v / s.pv_warps_n / 8);
-  return s.qk_warps_n == 1 && score_fragments + output_fragments >= 48;
+  return s.qk_warps_n == 1 && (score_fragments + output_fragments >= 48 || s.blocks_per_sm > 2);
 }
 
 /* Offsets in bytes from the start of a block's dynamic shared memory (128-byte aligned). */
 typedef struct ea_portable_smem {
-  int32_t q;     /* M x D; the output tile leaves through the same place */
-  int32_t p;     /* M x N probabilities, where they cross between warps */
-  int32_t stats; /* f32: QN > 1: maxima or sums of the QN warps, and rescale factors; else the state above */
-  int32_t rows;  /* addresses of the K and V rows of two tiles, 64-bit */
-  int32_t block; /* what the block works on: its sequence, queries, keys */
-  int32_t ring;  /* stages x (K tile N x D, V tile N x Dv) */
+  int32_t q;        /* M x D; the output tile leaves through the same place */
+  int32_t p;        /* M x N probabilities, where they cross between warps */
+  int32_t stats;    /* f32: QN > 1: maxima or sums of the QN warps, and rescale factors; else the state above */
+  int32_t rows;     /* addresses of the K and V rows of two tiles, 64-bit */
+  int32_t barriers; /* mbarriers of the ring */
+  int32_t block;    /* what the block works on: its sequence, queries, keys */
+  int32_t ring;     /* stages x (K tile N x D, V tile N x Dv) */
   int32_t stage_bytes;
   int32_t total;
 } ea_portable_smem;
@@ -84,7 +88,8 @@ EA_HD ea_portable_smem ea_portable_smem_layout(ea_portable_shape shape, int32_t 
   s.p = shape.tile_m * shape.dim * EA_PORTABLE_ELEMENT_BYTES;
   s.stats = s.p + (crossing ? shape.tile_m * shape.tile_n * EA_PORTABLE_ELEMENT_BYTES : 0);
   s.rows = s.stats + stats_floats * (int32_t)sizeof(float);
-  s.block = s.rows + 2 * EA_PORTABLE_TABLE_BYTES(shape.tile_n);
+  s.barriers = s.rows + 2 * EA_PORTABLE_TABLE_BYTES(shape.tile_n);
+  s.block = s.barriers + EA_PORTABLE_BARRIER_BYTES;
   s.ring = (s.block + EA_PORTABLE_BLOCK_BYTES + 127) / 128 * 128; /* last: only its length depends on the depth */
   s.stage_bytes = shape.tile_n * (shape.dim + shape.dim_v) * EA_PORTABLE_ELEMENT_BYTES;
   s.total = s.ring + stages * s.stage_bytes;
@@ -112,7 +117,8 @@ typedef struct ea_portable_launch {
   float inv_logit_cap;
   float inv_log2_len; /* of the temperature */
   float k_scale, v_scale;
-  uint64_t page_magic; /* ceil(2^64 / page_size); not looked at for page_size 1 */
+  float rescale_slack_log2; /* how far a row's maximum may outgrow the exponentials' reference */
+  uint64_t page_magic;      /* ceil(2^64 / page_size); not looked at for page_size 1 */
 } ea_portable_launch;
 
 #endif

@@ -5,18 +5,22 @@
  *
  * A block owns M query rows of one sequence and K/V head (rows are tokens times the heads
  * of the group, so these share each key that is loaded) and walks the key tiles that plan/
- * walk.h gives, prefix and new tokens alike. Schedule of tile t at depth S:
+ * walk.h gives, prefix and new tokens alike. Schedule of tile t at depth S, every warp alike:
  *
- *   wait for the copies of tile t; block barrier         (all warps are done with tile t-1)
- *   start copying tile t+S-1 into the slot of tile t-1   (cp.async; addresses found earlier)
  *   ask memory for the slot numbers of tile t+S
- *   scores = Q K^T; mask only where the walk says so; running maximum, exp2
- *   [QN > 1: maxima and probabilities cross between warps, two block barriers]
+ *   wait for tile t's full barrier                  (the copies of all threads are done)
+ *   scores = Q K^T
+ *   wait for tile t-1's empty barrier               (all warps are done with it)
+ *   start copying tile t+S-1 into its slot          (cp.async; addresses found earlier)
+ *   mask only where the walk says so; running maximum, exp2
+ *   [QN > 1: maxima and probabilities cross among the warps of a group, two named barriers]
  *   output = output * rescale + P V
  *   write the addresses of tile t+S where the copies will look for them
+ *   arrive at tile t's empty barrier
  *
- * S is a run-time number and changes no arithmetic: results are bit for bit the same at
- * every depth. At S = 1 nothing is copied ahead. */
+ * So warps may drift apart by part of a tile, and one's softmax runs beside another's products.
+ * S is a run-time number and changes no arithmetic: results are bit for bit the same at every
+ * depth. At S = 1 a tile's copies start when the last warp has left the tile before. */
 #include <stdint.h>
 
 #include "cuda/kernels/ptx.h"
@@ -71,6 +75,10 @@
 
 #define STATE_IN_SHARED ea_portable_state_in_shared(shape_constants())
 
+/* Copying: eight threads a row. */
+#define PASS_ROWS (THREADS / 8)
+#define PASSES (TILE_N / PASS_ROWS)
+
 #define CHUNK 8 /* 16-bit elements in 16 bytes, the unit of every shared-memory access */
 #define LOG2E 1.4426950408889634f
 #define LN2 0.6931471805599453f
@@ -83,6 +91,7 @@ static_assert(DIM % 64 == 0 && DIM_V % 64 == 0 && DIM >= DIM_V && TILE_N % 16 ==
 static_assert(!CROSSING || QK_WARPS_N * (PV_ROWS / QK_ROWS) == GROUP_WARPS, "a group's scores are its own");
 static_assert(QK_NI % 2 == 0 || QK_NI == 1, "keys of a warp come by 16, or there are 8");
 static_assert(PV_COLS % 16 == 0, "output columns come by 16");
+static_assert(PASS_ROWS % 8 == 0 && TILE_N % PASS_ROWS == 0, "a tile is copied in whole passes");
 static_assert(TILE_N <= THREADS, "one thread finds one key's address");
 
 EA_DEVICE ea_portable_shape shape_constants(void) {
@@ -207,28 +216,39 @@ typedef enum {
 template <int PITCH>
 EA_DEVICE void load_tile(uint32_t dst, uint32_t rows, int dim, int prefix_rows, ea_speed speed, ea_source fresh,
                          ea_source cached, const void *somewhere) {
-  const int chunks = PITCH / CHUNK;
-  const int total = TILE_N * chunks;
+  /* Eight threads a row, 128 bytes of it at a time: a row's address is read once, and every
+   * step from there is a constant. */
+  const int tid = thread_index(), first_row = tid / 8, chunk0 = tid % 8;
+  const uint32_t first = tile_address(dst, first_row, chunk0, PITCH);
   if (speed == EA_LOAD_WHOLE) {
+    const char *source[PASSES];
 #pragma unroll
-    for (int index = thread_index(); index < total; index += THREADS) {
-      const int row = index / chunks, chunk = index % chunks;
-      const char *source = (const char *)ld_shared_b64(rows + (uint32_t)row * 8);
-      cp_async_16(tile_address(dst, row, chunk, PITCH), source + chunk * 16, 16);
+    for (int pass = 0; pass < PASSES; pass++) {
+      source[pass] = (const char *)ld_shared_b64(rows + (first_row + pass * PASS_ROWS) * 8) + chunk0 * 16;
+    }
+#pragma unroll
+    for (int pass = 0; pass < PASSES; pass++) {
+#pragma unroll
+      for (int chunk = 0; chunk < PITCH / CHUNK; chunk += 8) {
+        cp_async_16(first + pass * PASS_ROWS * PITCH * 2 + chunk * 16, source[pass] + chunk * 16, 16);
+      }
     }
     return;
   }
   if (speed == EA_LOAD_FAST) {
-#pragma unroll 4
-    for (int index = thread_index(); index < total; index += THREADS) {
-      const int row = index / chunks, chunk = index % chunks;
-      const char *source = (const char *)ld_shared_b64(rows + (uint32_t)row * 8);
-      const bool there = source != 0 && chunk * CHUNK < dim;
-      cp_async_16(tile_address(dst, row, chunk, PITCH), there ? source + chunk * 16 : (const char *)somewhere,
-                  there ? 16 : 0);
+#pragma unroll 1
+    for (int row = 0; row < TILE_N; row += PASS_ROWS) {
+      const char *source = (const char *)ld_shared_b64(rows + (first_row + row) * 8);
+#pragma unroll 1
+      for (int chunk = 0; chunk < PITCH / CHUNK; chunk += 8) {
+        const bool there = source != 0 && (chunk + chunk0) * CHUNK < dim;
+        cp_async_16(first + row * PITCH * 2 + chunk * 16,
+                    there ? source + (chunk + chunk0) * 16 : (const char *)somewhere, there ? 16 : 0);
+      }
     }
     return;
   }
+  const int chunks = PITCH / CHUNK, total = TILE_N * chunks;
 #pragma unroll 1
   for (int index = thread_index(); index < total; index += THREADS) {
     const int row = index / chunks, chunk = index % chunks;
@@ -288,28 +308,6 @@ EA_DEVICE int64_t find_sequence(const ea_call &call, int64_t block) {
   return low;
 }
 
-EA_DEVICE void wait_for_stage(int stages) {
-  /* All but the newest stages - 2 groups; deeper rings wait for a little more than they need. */
-  switch (stages) {
-  case 1:
-  case 2:
-    cp_async_wait_group(0);
-    break;
-  case 3:
-    cp_async_wait_group(1);
-    break;
-  case 4:
-    cp_async_wait_group(2);
-    break;
-  case 5:
-    cp_async_wait_group(3);
-    break;
-  default:
-    cp_async_wait_group(4);
-    break;
-  }
-}
-
 EA_DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
@@ -334,6 +332,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   const ea_portable_smem layout = ea_portable_smem_layout(shape_constants(), stages);
   const uint32_t base = smem_address(smem);
   const uint32_t info = base + (uint32_t)layout.block;
+  const uint32_t barriers = base + (uint32_t)layout.barriers;
+  if (threadIdx.x < (uint32_t)stages) {
+    mbarrier_init(barriers + threadIdx.x * 16, 2 * THREADS);      /* full: two arrivals a thread, see load */
+    mbarrier_init(barriers + threadIdx.x * 16 + 8, THREADS / 32); /* empty: one a warp */
+  }
 
   /* ---- which rows, which tiles ---- */
   int first_tile;
@@ -379,7 +382,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   const bool cached_fast = cached.aligned && cached.element == EA_ELEMENT_16BIT;
 
   /* ---- addresses of keys: found by thread r for row r of a tile, two tiles' worth kept ---- */
-  int64_t slot_number = 0; /* of this thread's key in the tile asked for last */
+  uint32_t slot_number = 0; /* of this thread's key in the tile asked for last; the launch sees that it fits */
+  const auto full_barrier = [&](int slot) { return barriers + (uint32_t)slot * 16; };
+  const auto empty_barrier = [&](int slot) { return barriers + (uint32_t)slot * 16 + 8; };
   const auto table_of = [&](int tile) {
     return base + (uint32_t)(layout.rows + (tile & 1) * EA_PORTABLE_TABLE_BYTES(TILE_N));
   };
@@ -388,7 +393,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const int tid = thread_index();
     const int key = tile * TILE_N + tid;
     if (tid < TILE_N && key >= b->keys.first && key < ea_min_i32(b->keys.end, b->view.prefix)) {
-      slot_number = ea_load_index(call.kv_indices, call.index_dtype, b->prefix_base + key);
+      slot_number = (uint32_t)ea_load_index(call.kv_indices, call.index_dtype, b->prefix_base + key);
     }
   };
   const auto answer = [&](int tile) {
@@ -413,21 +418,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
     st_shared_b64(entry, (uint64_t)k_row);
     st_shared_b64(entry + TILE_N * 8, (uint64_t)v_row);
+    if (tid == 0) {
+      const int prefix_rows = b->view.prefix - j0; /* this many rows come from the pool */
+      const bool by_cp_async = (prefix_rows <= 0 || cached_fast) && (prefix_rows >= TILE_N || fresh_fast);
+      const bool rows_there = j0 >= b->keys.first && j0 + TILE_N <= b->keys.end;
+      const ea_speed speed = !by_cp_async ? EA_LOAD_ANY : rows_there ? EA_LOAD_WHOLE : EA_LOAD_FAST;
+      st_shared_b32(table_of(tile) + 2 * TILE_N * 8, (uint32_t)speed);
+      st_shared_b32(table_of(tile) + 2 * TILE_N * 8 + 4, (uint32_t)ea_max_i32(prefix_rows, 0));
+    }
   };
+  /* Starts the copies of a tile; the slot's full barrier falls when all threads' are done. */
   const auto load = [&](int tile, int slot) {
     const uint32_t k_tile = ring + (uint32_t)(slot * layout.stage_bytes);
     const uint32_t table = table_of(tile);
-    const ea_block *b = block_at(info);
-    const int j0 = tile * TILE_N;
-    const int prefix_rows = b->view.prefix - j0; /* this many rows come from the pool */
-    const bool by_cp_async = (prefix_rows <= 0 || cached_fast) && (prefix_rows >= TILE_N || fresh_fast);
-    const bool rows_there = j0 >= b->keys.first && j0 + TILE_N <= b->keys.end;
-    const ea_speed fast = by_cp_async ? EA_LOAD_FAST : EA_LOAD_ANY;
-    const ea_speed whole = by_cp_async && rows_there ? EA_LOAD_WHOLE : fast;
-    load_tile<DIM>(k_tile, table, call.head_dim, prefix_rows, call.head_dim == DIM ? whole : fast, fresh, cached,
-                   call.q.data);
-    load_tile<DIM_V>(k_tile + TILE_N * DIM * 2, table + TILE_N * 8, call.head_dim_v, prefix_rows,
-                     call.head_dim_v == DIM_V ? whole : fast, fresh, cached, call.q.data);
+    const ea_speed speed = (ea_speed)ld_shared_b32(table + 2 * TILE_N * 8);
+    const int prefix_rows = (int)ld_shared_b32(table + 2 * TILE_N * 8 + 4);
+    const ea_speed k_speed = speed == EA_LOAD_WHOLE && call.head_dim != DIM ? EA_LOAD_FAST : speed;
+    const ea_speed v_speed = speed == EA_LOAD_WHOLE && call.head_dim_v != DIM_V ? EA_LOAD_FAST : speed;
+    load_tile<DIM>(k_tile, table, call.head_dim, prefix_rows, k_speed, fresh, cached, call.q.data);
+    load_tile<DIM_V>(k_tile + TILE_N * DIM * 2, table + TILE_N * 8, call.head_dim_v, prefix_rows, v_speed, fresh,
+                     cached, call.q.data);
+    cp_async_mbarrier_arrive_noinc(full_barrier(slot));
+    if (speed == EA_LOAD_ANY) __threadfence_block(); /* plain stores: before the arrival below */
+    mbarrier_arrive(full_barrier(slot));
   };
 
   /* ---- Q, and the first tiles ---- */
@@ -449,17 +462,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
           (const char *)call.q.data + (token * call.q.token_stride + head * call.q.head_stride) * 2;
       load_row_chunk(address, source_row, chunk, call.head_dim, source);
     }
-    cp_async_commit_group();
   }
   ask(first_tile);
   answer(first_tile);
   for (int ahead = 0; ahead < stages - 1; ahead++) {
     __syncthreads();
     if (first_tile + ahead < block_at(info)->end_tile) load(first_tile + ahead, ahead);
-    cp_async_commit_group();
     ask(first_tile + ahead + 1);
     answer(first_tile + ahead + 1);
   }
+  cp_async_wait_all();
+  __syncthreads(); /* Q is there, and the addresses of tile first_tile + S - 1 */
 
   /* ---- state ---- */
   float output[PV_MI][PV_NI][4];
@@ -503,23 +516,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
   uint32_t q_fragments[Q_IN_REGISTERS ? DIM / 16 : 1][QK_MI][4];
 
-  int slot = 0;
+  uint32_t position = 0; /* in the ring: slot * 2 + parity of the slot's current use, one register for both */
+  /* Copies tile t+S-1 into the slot of tile t-1, once all warps are done with that. */
+  const auto load_ahead = [&](int tile) {
+    const ea_block *b = block_at(info);
+    if (tile + stages - 1 >= b->end_tile) return;
+    const int slot = (int)(position / 2), before = slot == 0 ? stages - 1 : slot - 1;
+    if (tile > b->first_tile) mbarrier_wait(empty_barrier(before), (position ^ (uint32_t)(slot == 0)) & 1);
+    load(tile + stages - 1, before);
+  };
 #pragma unroll 1
   for (int tile = first_tile; any_tile; tile++) {
-    if (stages == 1) {
-      __syncthreads();
-      load(tile, 0);
-      cp_async_commit_group();
-    }
-    wait_for_stage(stages);
-    __syncthreads();
-    if (stages > 1) {
-      if (tile + stages - 1 < block_at(info)->end_tile) load(tile + stages - 1, slot == 0 ? stages - 1 : slot - 1);
-      cp_async_commit_group();
-    }
+    if (stages == 1) load_ahead(tile);
     ask(tile + stages);
-    const uint32_t k_tile = ring + (uint32_t)(slot * layout.stage_bytes);
-    const uint32_t v_tile = k_tile + TILE_N * DIM * 2;
+    mbarrier_wait(full_barrier((int)(position / 2)), position & 1);
+    const uint32_t k_tile = ring + position / 2 * (uint32_t)layout.stage_bytes;
 
     /* This lane's fragment addresses; found anew each time, which is cheaper than keeping them. */
     const int at = thread_index(), at_lane = at % 32, at_key = at / 32 % QK_WARPS_N * QK_KEYS;
@@ -539,33 +550,44 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
     /* ---- scores = Q K^T ---- */
     float scores[QK_MI][QK_NI][4];
-#pragma unroll
-    for (int kk = 0; kk < DIM / 16; kk++) {
-      uint32_t(*a)[4] = q_fragments[Q_IN_REGISTERS ? kk : 0];
+    uint32_t q_ahead[2][QK_MI][4], k_ahead[2][(QK_NI + 1) / 2][4]; /* fragments of this step and the next */
+    const auto read_fragments = [&](int kk) {
       if (!Q_IN_REGISTERS) {
 #pragma unroll
-        for (int mi = 0; mi < QK_MI; mi++) ldmatrix_x4(a[mi], step_chunks(q_lane, kk * 2) + mi * 16 * DIM * 2);
+        for (int mi = 0; mi < QK_MI; mi++)
+          ldmatrix_x4(q_ahead[kk % 2][mi], step_chunks(q_lane, kk * 2) + mi * 16 * DIM * 2);
       }
 #pragma unroll
       for (int ni = 0; ni < QK_NI; ni += 2) {
-        uint32_t b[4];
         if (QK_NI % 2 == 0) { /* 16 keys: matrices (keys 0-7, 8-15) x (dims 0-7, 8-15) */
-          ldmatrix_x4(b, step_chunks(k_lane, kk * 2) + ni * 8 * DIM * 2);
+          ldmatrix_x4(k_ahead[kk % 2][ni / 2], step_chunks(k_lane, kk * 2) + ni * 8 * DIM * 2);
         } else { /* a warp has 8 keys in all */
-          ldmatrix_x2(b, step_chunks(k_lane, kk * 2));
+          ldmatrix_x2(k_ahead[kk % 2][ni / 2], step_chunks(k_lane, kk * 2));
         }
+      }
+    };
+    if (CROSSING) read_fragments(0);
+#pragma unroll
+    for (int kk = 0; kk < DIM / 16; kk++) {
+      if (!CROSSING) read_fragments(kk);
+      if (CROSSING && kk + 1 < DIM / 16) read_fragments(kk + 1);
+#pragma unroll
+      for (int ni = 0; ni < QK_NI; ni++) {
+        const uint32_t *b = k_ahead[kk % 2][ni / 2] + ni % 2 * 2;
 #pragma unroll
         for (int mi = 0; mi < QK_MI; mi++) {
+          const uint32_t *a = Q_IN_REGISTERS ? q_fragments[Q_IN_REGISTERS ? kk : 0][mi] : q_ahead[kk % 2][mi];
           if (kk == 0) {
-            mma_m16n8k16_zero(scores[mi][ni], a[mi], b);
-            if (ni + 1 < QK_NI) mma_m16n8k16_zero(scores[mi][ni + 1], a[mi], b + 2);
+            mma_m16n8k16_zero(scores[mi][ni], a, b);
           } else {
-            mma_m16n8k16(scores[mi][ni], a[mi], b);
-            if (ni + 1 < QK_NI) mma_m16n8k16(scores[mi][ni + 1], a[mi], b + 2);
+            mma_m16n8k16(scores[mi][ni], a, b);
           }
         }
       }
     }
+
+    /* Late enough for a warp to run ahead of the others by some part of a tile. */
+    if (stages > 1) load_ahead(tile);
 
     /* ---- what scores become before the softmax ---- */
     const int j0 = tile * TILE_N;
@@ -653,10 +675,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        float m = MINUS_INF;
+        float m[2] = {scores[mi][0][h * 2], scores[mi][0][h * 2 + 1]};
 #pragma unroll
-        for (int ni = 0; ni < QK_NI; ni++) m = fmaxf(m, fmaxf(scores[mi][ni][h * 2], scores[mi][ni][h * 2 + 1]));
-        tile_max[mi][h] = quad_max(m);
+        for (int ni = 1; ni < QK_NI; ni++) {
+          m[0] = fmaxf(m[0], scores[mi][ni][h * 2]);
+          m[1] = fmaxf(m[1], scores[mi][ni][h * 2 + 1]);
+        }
+        tile_max[mi][h] = quad_max(fmaxf(m[0], m[1]));
       }
     }
     if (CROSSING) {
@@ -691,17 +716,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
       for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-          const float m = fmaxf(row_max[mi][h], tile_max[mi][h]);
+          /* The reference of the exponentials follows the maximum only when that has grown by a
+           * factor of 2^slack: any reference near it gives the same quotient, and the output is
+           * spared most of its rescaling. Decided a row at a time, by the row's own scores. */
+          const bool grown = (tile_max[mi][h] - row_max[mi][h]) * scale > launch.rescale_slack_log2;
+          const float m = grown ? tile_max[mi][h] : row_max[mi][h];
           const float shift = m == MINUS_INF ? 0.0f : m * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
-          rescale[mi][h] = ex2_approx(fmaf(row_max[mi][h], scale, -shift));
+          rescale[mi][h] = grown ? ex2_approx(row_max[mi][h] * scale - shift) : 1.0f;
           row_max[mi][h] = m;
-          float sum = 0.0f;
+          float sum[2] = {0.0f, 0.0f}; /* two chains: an addition waits for the one before */
 #pragma unroll
           for (int ni = 0; ni < QK_NI; ni++) {
             float p0 = ex2_approx(fmaf(scores[mi][ni][h * 2], scale, -shift));
             float p1 = ex2_approx(fmaf(scores[mi][ni][h * 2 + 1], scale, -shift));
-            sum += p0;
-            sum += p1;
+            sum[0] += p0;
+            sum[1] += p1;
             if (with_v_scale) {
               const int key = j0 + qk_key + ni * 8 + lane % 4 * 2;
               if (key < prefix) p0 *= launch.v_scale;
@@ -709,7 +738,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             }
             p[mi][ni][h] = cvt_x2(p0, p1);
           }
-          tile_sum[mi][h] = sum;
+          tile_sum[mi][h] = sum[0] + sum[1];
         }
       }
     };
@@ -735,7 +764,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
           if (warp % QK_WARPS_N == 0 && lane % 4 == 0) st_shared_f32(row_factors + row * 4, rescale[mi][h]);
 #pragma unroll
           for (int ni = 0; ni < QK_NI; ni++) {
-            st_shared_b32(p_address(p_smem, row, qk_key / 8 + ni) + lane % 4 * 4, p[mi][ni][h]);
+            st_shared_b32(p_address(p_smem, row, qk_key / CHUNK + ni) + lane % 4 * 4, p[mi][ni][h]);
           }
         }
       }
@@ -752,7 +781,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         moved |= factor[mi][h] != 1.0f;
       }
     }
-    /* Times 1 changes nothing, and after the first tiles maxima rarely move. */
+    /* Times 1 changes nothing. */
     if (__any_sync(0xffffffffu, moved)) {
 #pragma unroll
       for (int mi = 0; mi < PV_MI; mi++) {
@@ -767,6 +796,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     /* ---- a NaN or Inf in V must reach only the rows that see it (promise 2): 0 * NaN is NaN ----
      * Where every row sees every key, it reaches whom it should by itself. */
     if (masked) {
+      const uint32_t v_tile = ring + position / 2 * (uint32_t)layout.stage_bytes + TILE_N * DIM * 2;
       bool found = false;
       for (int index = thread_index(); index < TILE_N * DIM_V / CHUNK; index += THREADS) {
         const uint4 v = ld_shared_v4(v_tile + (uint32_t)index * 16);
@@ -821,6 +851,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
 
     /* ---- output += P V ---- */
+    const uint32_t v_tile = ring + position / 2 * (uint32_t)layout.stage_bytes + TILE_N * DIM * 2;
     const int v_at = thread_index(), v_chunk = v_at / 32 % PV_WARPS_N * (PV_COLS / CHUNK) + v_at % 32 / 16;
     const uint32_t v_lane = tile_address(v_tile, v_at % 16, v_chunk, DIM_V);
 #pragma unroll
@@ -852,11 +883,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
       }
     }
 
-    answer(tile + stages);
-    slot = slot + 1 == stages ? 0 : slot + 1;
+    if (tile + stages < block_at(info)->end_tile) answer(tile + stages);
+    __syncwarp();
+    if (thread_index() % 32 == 0) mbarrier_arrive(empty_barrier((int)(position / 2)));
+    position += 2;
+    if (position / 2 == (uint32_t)stages) position = (position & 1) ^ 1;
     if (tile + 1 == block_at(info)->end_tile) break;
   }
-  cp_async_wait_group(0); /* Q, where there were no tiles */
 
   /* ---- denominator, sink, lse ---- */
   load_state();

@@ -27,10 +27,43 @@ EA_DEVICE void cp_async_16(uint32_t dst, const void *src, uint32_t src_bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(src_bytes)
                : "memory");
 }
-EA_DEVICE void cp_async_commit_group(void) {
-  asm volatile("cp.async.commit_group;" ::: "memory");
+/* Waits for all of this thread's cp.async. */
+EA_DEVICE void cp_async_wait_all(void) {
+  asm volatile("cp.async.wait_all;" ::: "memory");
 }
-#define cp_async_wait_group(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+
+/* ---- mbarriers ------------------------------------------------------------------------------ */
+
+EA_DEVICE void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+EA_DEVICE void mbarrier_arrive(uint32_t barrier) {
+  asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
+}
+/* Arrives when all cp.async of this thread so far are done; counts against the barrier's own number. */
+EA_DEVICE void cp_async_mbarrier_arrive_noinc(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+/* Waits for the end of the phase with this parity. */
+EA_DEVICE void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{\n"
+               ".reg .pred done;\n"
+               "again: mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+               "@!done bra again;\n"
+               "}" ::"r"(barrier),
+               "r"(parity)
+               : "memory");
+#else
+  asm volatile("{\n"
+               ".reg .pred done;\n"
+               "again: mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+               "@!done bra again;\n"
+               "}" ::"r"(barrier),
+               "r"(parity)
+               : "memory");
+#endif
+}
 
 /* ---- shared memory --------------------------------------------------------------------- */
 
