@@ -10,7 +10,7 @@ enum { TILE_M = 256, TILE_N = 128, STRIP = 32 };
 
 #include "cpu/kernels/block.h"
 
-const ea_cpu_kernel EA_CPU_KERNEL(amx_bf16) = {
+const ea_cpu_kernel ea_cpu_amx_bf16 = {
     .name = "amx_bf16",
     .tile_m = TILE_M,
     .tile_n = TILE_N,

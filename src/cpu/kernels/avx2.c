@@ -9,7 +9,7 @@ enum { TILE_M = 96, TILE_N = 64, STRIP = 24 };
 
 #include "cpu/kernels/block.h"
 
-const ea_cpu_kernel EA_CPU_KERNEL(avx2_f32) = {
+const ea_cpu_kernel ea_cpu_avx2_f32 = {
     .name = "avx2_f32",
     .tile_m = TILE_M,
     .tile_n = TILE_N,

@@ -35,9 +35,6 @@ typedef struct block_dims {
   size_t value_panel;
 } block_dims;
 
-/* ea_cpu_NAME. */
-#define EA_CPU_KERNEL(name) ea_cpu_##name
-
 extern const ea_cpu_kernel ea_cpu_portable_f32;
 extern const ea_cpu_kernel ea_cpu_avx2_f32;
 extern const ea_cpu_kernel ea_cpu_avx512_f32;

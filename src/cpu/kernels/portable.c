@@ -9,7 +9,7 @@ enum { TILE_M = 64, TILE_N = 64, STRIP = 16 };
 
 #include "cpu/kernels/block.h"
 
-const ea_cpu_kernel EA_CPU_KERNEL(portable_f32) = {
+const ea_cpu_kernel ea_cpu_portable_f32 = {
     .name = "portable_f32",
     .tile_m = TILE_M,
     .tile_n = TILE_N,

@@ -7,10 +7,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef EA_EMULATE_AVX512
-#include "emulate_avx512.h" /* of the tests: the same intrinsics in plain C */
-#endif
-
 #include "common/numeric.h"
 #include "cpu/kernels/poly.h"
 
