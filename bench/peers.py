@@ -702,8 +702,8 @@ def print_case(case, rows, ratio):
         against = f"{ratio[name]:6.2f}x ours" if name in ratio else ""
         wrong = f"  WRONG: {row['wrong']}" if "wrong" in row else ""
         depth = f"  depth {row['stages']}" if "stages" in row else ""
-        print(f"  {name:11}{row['median_ms']:10.3f} ms{row['tflops']:9.1f} TFLOP/s{row['gbytes_per_s']:8.0f} GB/s  "
-              f"{against}{depth}{wrong}")  # fmt: skip
+        rate = f"{row['tflops']:9.1f} TFLOP/s" if row["tflops"] >= 1 else f"{1e3 * row['tflops']:9.1f} GFLOP/s"
+        print(f"  {name:11}{row['median_ms']:10.3f} ms{rate}{row['gbytes_per_s']:8.0f} GB/s  {against}{depth}{wrong}")
     sys.stdout.flush()
 
 

@@ -1,0 +1,507 @@
+/* What the CUDA backend asks of the driver, and what it does when the driver refuses: opening,
+ * loading, launching, validating. Promise 6 (a call allocates nothing and waits for nothing) is
+ * counted here; whether results are right is for the tests on a GPU. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/device.h"
+#include "cuda/memory.h"
+#include "extattn.h"
+#include "fake_cuda.h"
+#include "plan/portable.h"
+#include "problem/call.h"
+
+static ea_status open_gpu(int32_t ordinal, ea_context **context) {
+  ea_context_options options = EA_CONTEXT_OPTIONS_INIT;
+  options.device = EA_DEVICE_CUDA;
+  options.device_ordinal = ordinal;
+  return ea_context_create(&options, context);
+}
+
+static void assert_says(const char *part) {
+  if (!strstr(ea_last_error(), part)) fail_msg("\"%s\" does not say \"%s\"", ea_last_error(), part);
+}
+
+static ea_problem small_problem(void) {
+  ea_problem problem = EA_PROBLEM_INIT;
+  problem.num_q_heads = 4;
+  problem.num_kv_heads = 2;
+  problem.head_dim = 128;
+  return problem;
+}
+
+/* Two sequences: 5 new tokens after 3 cached, and 2 after none. Memory that any call may use. */
+typedef struct small_batch {
+  ea_batch batch;
+  int32_t qo_indptr[3], kv_indptr[3], slots[3];
+  uint16_t tensor[7 * 4 * 128];
+  uint16_t out[7 * 4 * 128];
+  float lse[7 * 4];
+} small_batch;
+
+static void make_small_batch(small_batch *s) {
+  *s = (small_batch){.qo_indptr = {0, 5, 7}, .kv_indptr = {0, 3, 3}, .slots = {6, 0, 3}};
+  s->batch = (ea_batch)EA_BATCH_INIT;
+  s->batch.num_seqs = 2;
+  s->batch.num_tokens = 7;
+  s->batch.num_kv_indices = 3;
+  s->batch.num_pages = 7;
+  s->batch.q.data = s->batch.k.data = s->batch.v.data = s->tensor;
+  s->batch.k_cache.data = s->batch.v_cache.data = s->tensor;
+  s->batch.out.data = s->out;
+  s->batch.lse = s->lse;
+  s->batch.qo_indptr = s->qo_indptr;
+  s->batch.kv_indptr = s->kv_indptr;
+  s->batch.kv_indices = s->slots;
+}
+
+static _Alignas(256) unsigned char workspace[4096];
+
+static int reset(void **state) {
+  (void)state;
+  fake_reset();
+  return 0;
+}
+
+/* Whatever a test did: everything given back, and the thread's context as it was. */
+static int balanced(void **state) {
+  (void)state;
+  assert_int_equal(fake.contexts, 0);
+  assert_int_equal(fake.modules, 0);
+  assert_int_equal(fake_stack_depth(), 0);
+  return 0;
+}
+
+/* ---- opening ---- */
+
+static void test_device_is_described(void **state) {
+  (void)state;
+  ea_context *context;
+  ea_device_info info = {.struct_size = sizeof info};
+  assert_int_equal(ea_cuda_device_count(), 1);
+  assert_int_equal(open_gpu(0, &context), EA_OK);
+  assert_int_equal(ea_context_info(context, &info), EA_OK);
+  assert_string_equal(info.name, "Fake H200");
+  assert_string_equal(info.arch, "sm_90");
+  assert_int_equal(info.multiprocessors, 132);
+  assert_int_equal(info.smem_limit_bytes, 232448);
+  assert_int_equal(info.driver_version, 13000);
+  ea_context_destroy(context);
+}
+
+static void test_absent_devices_are_refused(void **state) {
+  (void)state;
+  ea_context *context;
+  assert_int_equal(open_gpu(1, &context), EA_ERR_NO_DEVICE);
+  assert_says("device_ordinal: found 1, allowed 0 to 0");
+  fake.devices = 0;
+  assert_int_equal(open_gpu(0, &context), EA_ERR_NO_DEVICE);
+  assert_says("found 0");
+  assert_int_equal(ea_cuda_device_count(), 0);
+  fake.fail_name = "cuInit";
+  fake.fail_result = 100;
+  assert_int_equal(open_gpu(0, &context), EA_ERR_NO_DEVICE);
+  assert_says("as planned");
+}
+
+/* A cubin runs on its own major version, from its minor version on; sm_90a on 9.0 only. */
+static void test_which_image_runs_where(void **state) {
+  (void)state;
+  static const struct {
+    int32_t image;
+    bool exact;
+    int32_t capability;
+    bool runs;
+  } rules[] = {{80, false, 80, true},   {80, false, 86, true},   {80, false, 89, true},    {80, false, 90, false},
+               {80, false, 75, false},  {90, true, 90, true},    {90, true, 89, false},    {90, true, 100, false},
+               {100, false, 100, true}, {100, false, 103, true}, {100, false, 110, false}, {120, false, 120, true},
+               {120, false, 121, true}, {120, false, 100, false}};
+  for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+    const ea_image image = {.capability = rules[i].image, .exact = rules[i].exact};
+    assert_int_equal(ea_image_runs_on(&image, rules[i].capability), rules[i].runs);
+  }
+}
+
+static void test_old_cards_are_refused_with_what_is_allowed(void **state) {
+  (void)state;
+  ea_context *context;
+  fake.major = 7;
+  fake.minor = 5;
+  assert_int_equal(open_gpu(0, &context), EA_ERR_UNSUPPORTED);
+  assert_says("device: found sm_75, allowed");
+  assert_says("sm_90a");
+}
+
+static void test_failures_on_the_way_give_everything_back(void **state) {
+  (void)state;
+  static const char *const names[] = {"cuDeviceGetCount", "cuDevicePrimaryCtxRetain", "cuModuleLoadData",
+                                      "cuModuleGetFunction"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    ea_context *context;
+    fake.fail_name = names[i];
+    fake.fail_result = i % 2 ? 2 : 999;
+    assert_int_equal(open_gpu(0, &context), i % 2 ? EA_ERR_OUT_OF_MEMORY : EA_ERR_DEVICE);
+    assert_says("as planned");
+    assert_int_equal(fake.contexts, 0);
+    if (fake.modules != 0) fail_msg("%s fails: %d modules stay loaded", names[i], fake.modules);
+  }
+}
+
+/* ---- loading ---- */
+
+static void *make_plan(void *context) {
+  const ea_problem problem = small_problem();
+  ea_plan *plan;
+  if (ea_plan_create(context, &problem, NULL, &plan) != EA_OK) return context;
+  ea_plan_destroy(plan);
+  return NULL;
+}
+
+static void test_a_kernel_is_loaded_once(void **state) {
+  (void)state;
+  enum { THREADS = 8 };
+  pthread_t threads[THREADS];
+  ea_context *context;
+  assert_int_equal(open_gpu(0, &context), EA_OK);
+  const int before = fake.loads;
+  for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], NULL, make_plan, context), 0);
+  for (int i = 0; i < THREADS; i++) {
+    void *failed;
+    pthread_join(threads[i], &failed);
+    assert_null(failed);
+  }
+  assert_int_equal(fake.loads, before + 1);
+  ea_context_destroy(context);
+}
+
+static void test_a_failed_load_can_be_tried_again(void **state) {
+  (void)state;
+  const ea_problem problem = small_problem();
+  ea_plan_info info = {.struct_size = sizeof info};
+  ea_context *context;
+  ea_plan *plan;
+  assert_int_equal(open_gpu(0, &context), EA_OK);
+  fake.fail_name = "cuModuleLoadData";
+  fake.fail_result = 2;
+  assert_int_equal(ea_plan_create(context, &problem, NULL, &plan), EA_ERR_OUT_OF_MEMORY);
+  assert_int_equal(ea_plan_create(context, &problem, NULL, &plan), EA_OK);
+  assert_int_equal(ea_plan_get_info(plan, &info), EA_OK);
+  assert_int_equal(info.registers, 168);
+  ea_plan_destroy(plan);
+  ea_context_destroy(context);
+}
+
+/* ---- running ---- */
+
+typedef struct opened {
+  ea_context *context;
+  ea_plan *plan;
+  ea_plan_info info;
+} opened;
+
+static void open_plan(const ea_problem *problem, opened *o) {
+  *o = (opened){.info.struct_size = sizeof o->info};
+  assert_int_equal(open_gpu(0, &o->context), EA_OK);
+  assert_int_equal(ea_plan_create(o->context, problem, NULL, &o->plan), EA_OK);
+  assert_int_equal(ea_plan_get_info(o->plan, &o->info), EA_OK);
+}
+
+static void close_plan(opened *o) {
+  ea_plan_destroy(o->plan);
+  ea_context_destroy(o->context);
+}
+
+static void test_a_run_is_one_launch_of_what_the_plan_says(void **state) {
+  (void)state;
+  const ea_problem problem = small_problem();
+  opened o;
+  small_batch s;
+  int stream;
+  open_plan(&problem, &o);
+  make_small_batch(&s);
+  const fake_state before = fake;
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, &stream), EA_OK);
+  assert_int_equal(fake.launches, before.launches + 1);
+  assert_string_equal(fake.last.kernel, o.info.kernel);
+  assert_int_equal(fake.last.threads, o.info.threads);
+  assert_int_equal(fake.last.smem_bytes, o.info.smem_bytes);
+  assert_ptr_equal(fake.last.stream, &stream);
+  assert_int_equal(fake.last.grid_x, ea_portable_first_block(7, 2, 2, o.info.tile_m));
+  assert_int_equal(fake.last.grid_y, 2);
+  /* Promise 6. */
+  assert_int_equal(fake.allocations, before.allocations);
+  assert_int_equal(fake.waits, before.waits);
+  assert_int_equal(fake.copies, before.copies);
+  assert_int_equal(fake.loads, before.loads);
+  assert_int_equal(fake_stack_depth(), 0);
+  close_plan(&o);
+}
+
+static void test_nothing_is_launched_for_no_tokens(void **state) {
+  (void)state;
+  const ea_problem problem = small_problem();
+  opened o;
+  small_batch s;
+  open_plan(&problem, &o);
+  make_small_batch(&s);
+  memset(s.qo_indptr, 0, sizeof s.qo_indptr);
+  s.batch.num_tokens = 0;
+  const int before = fake.launches;
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
+  assert_int_equal(fake.launches, before);
+  close_plan(&o);
+}
+
+static ea_portable_launch seen_launch;
+
+static void see_launch(const char *kernel, void **params) {
+  (void)kernel;
+  memcpy(&seen_launch, params[1], sizeof seen_launch);
+}
+
+/* The kernel reads 16 bytes at a time only where every row starts at a multiple of 16. */
+static void test_alignment_is_told_to_the_kernel(void **state) {
+  (void)state;
+  const ea_problem problem = small_problem();
+  opened o;
+  small_batch s;
+  open_plan(&problem, &o);
+  make_small_batch(&s);
+  fake.on_launch = see_launch;
+  uint16_t *aligned = (uint16_t *)(((uintptr_t)s.tensor + 15) / 16 * 16);
+  s.batch.q.data = s.batch.k.data = s.batch.v.data = aligned;
+  s.batch.k_cache.data = s.batch.v_cache.data = aligned;
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
+  assert_true(seen_launch.q_aligned && seen_launch.kv_aligned && seen_launch.cache_aligned);
+  assert_int_equal(seen_launch.stages, o.info.stages);
+
+  s.batch.q.data = aligned + 1;
+  s.batch.v.head_stride = 129;
+  s.batch.v_cache.row_stride = 2 * 128 + 4;
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
+  assert_false(seen_launch.q_aligned);
+  assert_false(seen_launch.kv_aligned);
+  assert_false(seen_launch.cache_aligned);
+  close_plan(&o);
+}
+
+static void test_a_refused_launch_is_reported(void **state) {
+  (void)state;
+  const ea_problem problem = small_problem();
+  opened o;
+  small_batch s;
+  open_plan(&problem, &o);
+  make_small_batch(&s);
+  fake.fail_name = "cuLaunchKernel";
+  fake.fail_result = 719;
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_DEVICE);
+  assert_says("cuLaunchKernel");
+  assert_int_equal(fake_stack_depth(), 0);
+  close_plan(&o);
+}
+
+static void test_host_copies_of_the_indptr_are_checked(void **state) {
+  (void)state;
+  const ea_problem problem = small_problem();
+  const int32_t wrong[3] = {0, 5, 6};
+  opened o;
+  small_batch s;
+  open_plan(&problem, &o);
+  make_small_batch(&s);
+  s.batch.qo_indptr_host = wrong;
+  s.batch.kv_indptr_host = s.kv_indptr;
+  const int before = fake.launches;
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_INVALID);
+  assert_says("qo_indptr[2]: found 6, allowed 7");
+  assert_int_equal(fake.launches, before);
+  close_plan(&o);
+}
+
+static void test_grids_that_no_card_takes_are_refused(void **state) {
+  (void)state;
+  ea_problem problem = small_problem();
+  problem.num_q_heads = problem.num_kv_heads = 65536;
+  problem.head_dim = 1;
+  opened o;
+  small_batch s;
+  open_plan(&problem, &o);
+  make_small_batch(&s);
+  uint16_t *large = calloc((size_t)7 * 65536, sizeof *large);
+  assert_non_null(large);
+  s.batch.q.data = s.batch.k.data = s.batch.v.data = s.batch.out.data = large;
+  s.batch.k_cache.data = s.batch.v_cache.data = large;
+  s.batch.lse = NULL;
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_UNSUPPORTED);
+  assert_says("num_kv_heads: found 65536, allowed 65535");
+  free(large);
+  close_plan(&o);
+}
+
+/* ---- validation: the kernel's place is taken by a function that says "bad" or "good" ---- */
+
+static void say_bad(const char *kernel, void **params) {
+  assert_string_equal(kernel, "validate");
+  uint64_t flag;
+  memcpy(&flag, params[1], sizeof flag);
+  *(uint32_t *)(uintptr_t)flag = 1;
+}
+
+static void test_validation_names_the_first_bad_entry(void **state) {
+  (void)state;
+  const ea_problem problem = small_problem();
+  opened o;
+  small_batch s;
+  open_plan(&problem, &o);
+  make_small_batch(&s);
+  assert_int_equal(ea_validate(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
+  assert_string_equal(fake.last.kernel, "validate");
+
+  fake.on_launch = say_bad;
+  s.slots[1] = 7;
+  assert_int_equal(ea_validate(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_INVALID);
+  assert_says("kv_indices[1]: found 7, allowed 0 to 6");
+  s.slots[1] = 0;
+  s.qo_indptr[1] = -1;
+  assert_int_equal(ea_validate(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_INVALID);
+  assert_says("qo_indptr[1]: found -1");
+  s.qo_indptr[1] = 5;
+  assert_int_equal(ea_validate(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_INVALID);
+  assert_says("gone at a second look");
+  close_plan(&o);
+}
+
+static void test_validation_hands_on_what_the_driver_says(void **state) {
+  (void)state;
+  static const char *const names[] = {"cuMemsetD8Async", "cuLaunchKernel", "cuMemcpyDtoHAsync", "cuStreamSynchronize"};
+  const ea_problem problem = small_problem();
+  opened o;
+  small_batch s;
+  open_plan(&problem, &o);
+  make_small_batch(&s);
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    fake.fail_name = names[i];
+    fake.fail_result = 700;
+    assert_int_equal(ea_validate(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_DEVICE);
+    assert_says(names[i]);
+    assert_int_equal(fake_stack_depth(), 0);
+  }
+  close_plan(&o);
+}
+
+/* ---- merge ---- */
+
+static ea_merge_args seen_merge;
+
+static void see_merge(const char *kernel, void **params) {
+  (void)kernel;
+  memcpy(&seen_merge, params[0], sizeof seen_merge);
+}
+
+static void test_merge_launches_its_types_kernel_with_explicit_strides(void **state) {
+  (void)state;
+  static const struct {
+    ea_dtype dtype;
+    const char *kernel;
+  } types[] = {{EA_F32, "merge_f32"}, {EA_F16, "merge_f16"}, {EA_BF16, "merge_bf16"}};
+  ea_context *context;
+  static float memory[6 * 3 * 32], lse[6 * 3];
+  assert_int_equal(open_gpu(0, &context), EA_OK);
+  fake.on_launch = see_merge;
+  for (size_t i = 0; i < 3; i++) {
+    ea_merge_args args = EA_MERGE_ARGS_INIT;
+    args.dtype = types[i].dtype;
+    args.num_tokens = 6;
+    args.num_heads = 3;
+    args.head_dim_v = 20;
+    args.out_a.data = args.out_b.data = args.out.data = memory;
+    args.out_b.head_stride = 32;
+    args.lse_a = args.lse_b = lse;
+    args.lse = lse;
+    const int loads = fake.loads, waits = fake.waits;
+    assert_int_equal(ea_merge(context, &args, NULL), EA_OK);
+    assert_string_equal(fake.last.kernel, types[i].kernel);
+    assert_int_equal(fake.loads, loads); /* capturable from the first call on */
+    assert_int_equal(fake.waits, waits);
+    assert_int_equal(seen_merge.out_a.head_stride, 20);
+    assert_int_equal(seen_merge.out_a.token_stride, 60);
+    assert_int_equal(seen_merge.out_b.token_stride, 96);
+  }
+  ea_context_destroy(context);
+}
+
+/* ---- the tools' memory ---- */
+
+static void test_memory_goes_there_and_back(void **state) {
+  (void)state;
+  const char text[] = "there and back";
+  char back[sizeof text] = "";
+  void *a = NULL, *b = NULL;
+  ea_context *context;
+  assert_int_equal(open_gpu(0, &context), EA_OK);
+  assert_int_equal(ea_mem_alloc(context, sizeof text, &a), EA_OK);
+  assert_int_equal(ea_mem_alloc(context, sizeof text, &b), EA_OK);
+  assert_int_equal(ea_mem_upload(context, a, text, sizeof text, NULL), EA_OK);
+  assert_int_equal(ea_mem_copy(context, b, a, sizeof text, NULL), EA_OK);
+  assert_int_equal(ea_mem_download(context, back, b, sizeof text, NULL), EA_OK);
+  assert_string_equal(back, text);
+  ea_mem_free(context, a);
+  ea_mem_free(context, b);
+  fake.fail_name = "cuMemAlloc";
+  fake.fail_result = 2;
+  assert_int_equal(ea_mem_alloc(context, 12345, &a), EA_ERR_OUT_OF_MEMORY);
+  assert_says("12345 bytes");
+  ea_context_destroy(context);
+}
+
+static void test_a_cpu_has_memory_but_no_streams(void **state) {
+  (void)state;
+  ea_context *context;
+  void *memory = NULL, *stream = NULL;
+  assert_int_equal(ea_context_create(NULL, &context), EA_OK);
+  assert_int_equal(ea_mem_alloc(context, 0, &memory), EA_OK);
+  assert_non_null(memory);
+  assert_int_equal((uintptr_t)memory % 256, 0);
+  ea_mem_free(context, memory);
+  assert_int_equal(ea_stream_create(context, &stream), EA_ERR_UNSUPPORTED);
+  assert_says("found a CPU");
+  ea_context_destroy(context);
+}
+
+#define DRIVER_TEST(test) cmocka_unit_test_setup_teardown(test, reset, balanced)
+
+int main(void) {
+  if (ea_image_count == 0) {
+    printf("skipped: this build has no CUDA kernels\n");
+    return 77;
+  }
+  const struct CMUnitTest tests[] = {
+      DRIVER_TEST(test_device_is_described),
+      DRIVER_TEST(test_absent_devices_are_refused),
+      DRIVER_TEST(test_which_image_runs_where),
+      DRIVER_TEST(test_old_cards_are_refused_with_what_is_allowed),
+      DRIVER_TEST(test_failures_on_the_way_give_everything_back),
+      DRIVER_TEST(test_a_kernel_is_loaded_once),
+      DRIVER_TEST(test_a_failed_load_can_be_tried_again),
+      DRIVER_TEST(test_a_run_is_one_launch_of_what_the_plan_says),
+      DRIVER_TEST(test_nothing_is_launched_for_no_tokens),
+      DRIVER_TEST(test_alignment_is_told_to_the_kernel),
+      DRIVER_TEST(test_a_refused_launch_is_reported),
+      DRIVER_TEST(test_host_copies_of_the_indptr_are_checked),
+      DRIVER_TEST(test_grids_that_no_card_takes_are_refused),
+      DRIVER_TEST(test_validation_names_the_first_bad_entry),
+      DRIVER_TEST(test_validation_hands_on_what_the_driver_says),
+      DRIVER_TEST(test_merge_launches_its_types_kernel_with_explicit_strides),
+      DRIVER_TEST(test_memory_goes_there_and_back),
+      DRIVER_TEST(test_a_cpu_has_memory_but_no_streams),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
