@@ -130,7 +130,7 @@ int64_t ea_spec_tokens(const ea_spec *spec);
 /* Multiply-adds of the reference, about. */
 int64_t ea_spec_work(const ea_spec *spec);
 
-/* Whether query i of sequence b sees key j, read off semantics.md without the library's help. */
+/* Whether query i of sequence b sees key j, read off the rules in extattn.h without the library's help. */
 bool ea_spec_sees(const ea_spec *spec, int32_t b, int32_t i, int32_t j);
 
 /* The byte of the custom mask for the query at a position of sequence b and its key j. */

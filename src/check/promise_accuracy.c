@@ -62,7 +62,7 @@ static double score_gain(const ea_spec *spec) {
   return fmax(1.0, gain);
 }
 
-/* Relative Frobenius norm of out's error, from semantics.md. */
+/* Relative Frobenius norm of out's error, as promised in docs/testing.md. */
 static double out_bound(const ea_spec *spec) {
   switch (spec->problem.dtype) {
   case EA_BF16:

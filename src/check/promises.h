@@ -1,4 +1,4 @@
-/* The promises of semantics.md as functions: each takes a spec and says whether a device
+/* The promises of docs/testing.md as functions: each takes a spec and says whether a device
  * keeps its word on it. What `extattn check`, the tests and the GPU tests run. */
 #ifndef EA_CHECK_PROMISES_H
 #define EA_CHECK_PROMISES_H
@@ -31,7 +31,7 @@ typedef struct ea_verdict {
 
 typedef struct ea_promise {
   const char *name;    /* "bits" */
-  int number;          /* of the promise in semantics.md; 0: a rule of its text above them */
+  int number;          /* in docs/testing.md; 0: a rule of extattn.h that none of them covers */
   const char *summary; /* one line */
   /* Turns what is left open in the options towards cases on which the promise says something. */
   void (*aim)(ea_gen_options *options);

@@ -1,4 +1,4 @@
-/* Promises 1 to 5 of semantics.md on the CPU: the reference and the vectorised backend with
+/* Promises 1 to 5 of docs/testing.md on the CPU: the reference and the vectorised backend with
  * every instruction set that this processor has, on random cases of every feature. A failure
  * prints its seed, the smallest case found and how to see it again. */
 #include <stdio.h>

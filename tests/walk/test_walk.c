@@ -1,5 +1,5 @@
 /* The rules that the CPU backend and the kernels share (plan/walk.h), by brute force:
- * every small size and every option against semantics.md written down a second time, in 64
+ * every small size and every option against the rules of extattn.h written down a second time, in 64
  * bits and without shortcuts; and the largest sizes, where 32 bits are nearly not enough. */
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "plan/walk.h"
 
-/* Whether query i sees key j, as semantics.md says it. */
+/* Whether query i sees key j, as extattn.h says it. */
 static bool sees(const ea_view *view, int64_t i, int64_t j) {
   const int64_t P = view->prefix, W = view->window;
   const bool is_prefix = j < P;
