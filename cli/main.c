@@ -129,11 +129,30 @@ static error_t parse_top_level(int key, char *arg, struct argp_state *state) {
   }
 }
 
+/* Output that could not be written is a failure. */
+static void fail_output(int error) {
+  ea_message("standard output: %s", error ? strerror(error) : "not everything could be written");
+  _exit(EA_EXIT_FAILURE);
+}
+
+/* At exit, for what argp prints before it leaves. */
+static void close_stdout(void) {
+  const bool pending = __fpending(stdout) != 0;
+  const bool failed = ferror(stdout) != 0;
+  errno = 0;
+  const bool closed = fclose(stdout) == 0;
+  if (!failed && (closed || (!pending && errno == EBADF))) return; /* started without one, and nothing to say */
+  fail_output(errno);
+}
+
 /* Commands find their own name in argv[0], as argp, getopt and ea_message print it. */
 static int run_command(const command *chosen, int argc, char **argv) {
   argv[0] = (char *)chosen->title; /* never written to */
   program_invocation_name = argv[0];
-  return chosen->run(argc, argv);
+  const int exit_code = chosen->run(argc, argv);
+  /* Now, while errno says why: exit handlers of other libraries flush it, too. */
+  if (fflush(stdout) != 0) fail_output(errno);
+  return exit_code;
 }
 
 static int run_help(const char *name) {
@@ -142,17 +161,6 @@ static int run_help(const char *name) {
   char option[] = "--help";
   char *argv[] = {NULL, option, NULL};
   return run_command(chosen, 2, argv);
-}
-
-/* Output that could not be written is a failure, also where argp printed it and left. */
-static void close_stdout(void) {
-  const bool pending = __fpending(stdout) != 0;
-  const bool failed = ferror(stdout) != 0;
-  errno = 0;
-  const bool closed = fclose(stdout) == 0;
-  if (!failed && (closed || (!pending && errno == EBADF))) return; /* started without one, and nothing to say */
-  ea_message("standard output: %s", errno ? strerror(errno) : "not everything could be written");
-  _exit(EA_EXIT_FAILURE);
 }
 
 int main(int argc, char **argv) {
