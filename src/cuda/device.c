@@ -164,6 +164,15 @@ static ea_status find_device(ea_cuda_device *device, int32_t ordinal) {
   return ea_driver_check(driver, driver->device_get(&device->handle, ordinal), "cuDeviceGet");
 }
 
+/* device->primary stays NULL unless there is something to release. */
+static ea_status retain_primary(ea_cuda_device *device) {
+  ea_cu_context primary = NULL;
+  const ea_status status = ea_driver_check(&device->driver, device->driver.primary_ctx_retain(&primary, device->handle),
+                                           "cuDevicePrimaryCtxRetain");
+  if (status == EA_OK) device->primary = primary;
+  return status;
+}
+
 static ea_status load_small_kernels(ea_cuda_device *device) {
   ea_status status = ea_device_enter(device);
   if (status != EA_OK) return status;
@@ -185,10 +194,7 @@ ea_status ea_cuda_open(int32_t ordinal, ea_cuda_device **out) {
   if (status == EA_OK) status = ea_driver_open(&device->driver);
   if (status == EA_OK) status = find_device(device, ordinal);
   if (status == EA_OK) status = read_properties(device);
-  if (status == EA_OK) {
-    status = ea_driver_check(&device->driver, device->driver.primary_ctx_retain(&device->primary, device->handle),
-                             "cuDevicePrimaryCtxRetain");
-  }
+  if (status == EA_OK) status = retain_primary(device);
   if (status == EA_OK) status = load_small_kernels(device);
   if (status != EA_OK) {
     ea_cuda_close(device);

@@ -335,13 +335,16 @@ static void test_grids_that_no_card_takes_are_refused(void **state) {
   small_batch s;
   open_plan(&problem, &o);
   make_small_batch(&s);
-  uint16_t *large = calloc((size_t)7 * 65536, sizeof *large);
+  const size_t elements = (size_t)7 * 65536;
+  uint16_t *large = calloc(2 * elements, sizeof *large);
   assert_non_null(large);
-  s.batch.q.data = s.batch.k.data = s.batch.v.data = s.batch.out.data = large;
+  s.batch.q.data = s.batch.k.data = s.batch.v.data = large;
+  s.batch.out.data = large + elements;
   s.batch.k_cache.data = s.batch.v_cache.data = large;
   s.batch.lse = NULL;
-  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_UNSUPPORTED);
+  const ea_status status = ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL);
   assert_says("num_kv_heads: found 65536, allowed 65535");
+  assert_int_equal(status, EA_ERR_UNSUPPORTED);
   free(large);
   close_plan(&o);
 }
@@ -413,7 +416,7 @@ static void test_merge_launches_its_types_kernel_with_explicit_strides(void **st
     const char *kernel;
   } types[] = {{EA_F32, "merge_f32"}, {EA_F16, "merge_f16"}, {EA_BF16, "merge_bf16"}};
   ea_context *context;
-  static float memory[6 * 3 * 32], lse[6 * 3];
+  static float a[6 * 3 * 20], b[6 * 3 * 32], lse[6 * 3];
   assert_int_equal(open_gpu(0, &context), EA_OK);
   fake.on_launch = see_merge;
   for (size_t i = 0; i < 3; i++) {
@@ -422,7 +425,8 @@ static void test_merge_launches_its_types_kernel_with_explicit_strides(void **st
     args.num_tokens = 6;
     args.num_heads = 3;
     args.head_dim_v = 20;
-    args.out_a.data = args.out_b.data = args.out.data = memory;
+    args.out_a.data = args.out.data = a;
+    args.out_b.data = b;
     args.out_b.head_stride = 32;
     args.lse_a = args.lse_b = lse;
     args.lse = lse;
