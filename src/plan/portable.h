@@ -15,7 +15,7 @@
 
 /*  name      D   Dv    M   N  QM QN PM PN  blocks an SM (what the registers are held to) */
 #define EA_PORTABLE_SHAPES(X)                                                                                          \
-  X(d64, 64, 64, 128, 64, 4, 1, 4, 1, 2)                                                                               \
+  X(d64, 64, 64, 128, 64, 4, 1, 4, 1, 3)                                                                               \
   X(d128, 128, 128, 128, 64, 4, 1, 4, 1, 2)                                                                            \
   X(d192x128, 192, 128, 128, 64, 4, 2, 4, 2, 1)                                                                        \
   X(d256, 256, 256, 128, 64, 4, 2, 4, 2, 1)                                                                            \

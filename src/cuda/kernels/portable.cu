@@ -71,7 +71,7 @@
  * one group's softmax can run beside another's products. */
 #define GROUP_WARPS PV_WARPS_N
 /* Few enough to stay in registers over the whole walk. */
-#define Q_IN_REGISTERS (DIM <= 64)
+#define Q_IN_REGISTERS (DIM <= 64 && MIN_BLOCKS < 3)
 
 #define STATE_IN_SHARED ea_portable_state_in_shared(shape_constants())
 
@@ -292,6 +292,24 @@ EA_DEVICE int row_head(const ea_block *b, int row, int group) {
   return (b->head0 + row) % group;
 }
 
+/* Which part of the two products a thread has. */
+typedef struct ea_part {
+  int lane, warp;
+  int qk_row, qk_key; /* first row and key of the warp's scores */
+  int pv_row, pv_col; /* first row and column of its output */
+} ea_part;
+
+EA_DEVICE ea_part thread_part(void) {
+  const int tid = thread_index(), warp = tid / 32;
+  const ea_part part = {tid % 32,
+                        warp,
+                        warp / QK_WARPS_N * QK_ROWS,
+                        warp % QK_WARPS_N * QK_KEYS,
+                        warp / PV_WARPS_N * PV_ROWS,
+                        warp % PV_WARPS_N * PV_COLS};
+  return part;
+}
+
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* Which sequence a block of the grid works on: the last whose first block is not behind it. */
@@ -327,8 +345,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     KERNEL(const __grid_constant__ ea_call call, const __grid_constant__ ea_portable_launch launch) {
   extern __shared__ __align__(1024) char smem[];
 
-  const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-  const int kv_head = (int)blockIdx.y, group = call.group, stages = launch.stages;
+  const int group = call.group, stages = launch.stages;
   const ea_portable_smem layout = ea_portable_smem_layout(shape_constants(), stages);
   const uint32_t base = smem_address(smem);
   const uint32_t info = base + (uint32_t)layout.block;
@@ -370,16 +387,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   const uint32_t p_smem = base + (uint32_t)layout.p;
   const uint32_t stats = base + (uint32_t)layout.stats; /* QN x M maxima or sums */
   const uint32_t row_factors = stats + QK_WARPS_N * TILE_M * 4;
-  const int qk_row = (warp / QK_WARPS_N) * QK_ROWS, qk_key = (warp % QK_WARPS_N) * QK_KEYS;
-  const int pv_row = (warp / PV_WARPS_N) * PV_ROWS, pv_col = (warp % PV_WARPS_N) * PV_COLS;
 
-  const ea_source fresh = {EA_ELEMENT_16BIT, launch.kv_aligned != 0};
-  const ea_source cached = {call.cache_dtype == EA_E4M3   ? EA_ELEMENT_E4M3
-                            : call.cache_dtype == EA_E5M2 ? EA_ELEMENT_E5M2
-                                                          : EA_ELEMENT_16BIT,
-                            launch.cache_aligned != 0};
-  const bool fresh_fast = fresh.aligned;
-  const bool cached_fast = cached.aligned && cached.element == EA_ELEMENT_16BIT;
+  /* The sources of rows; looked up in the parameters anew at each use. */
+  const auto fresh_source = [&]() {
+    const ea_source source = {EA_ELEMENT_16BIT, read_anew(launch.kv_aligned) != 0};
+    return source;
+  };
+  const auto cached_source = [&]() {
+    const int type = read_anew(call.cache_dtype);
+    const ea_source source = {type == EA_E4M3   ? EA_ELEMENT_E4M3
+                              : type == EA_E5M2 ? EA_ELEMENT_E5M2
+                                                : EA_ELEMENT_16BIT,
+                              read_anew(launch.cache_aligned) != 0};
+    return source;
+  };
 
   /* ---- addresses of keys: found by thread r for row r of a tile, two tiles' worth kept ---- */
   uint32_t slot_number = 0; /* of this thread's key in the tile asked for last; the launch sees that it fits */
@@ -405,21 +426,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const char *k_row = 0, *v_row = 0;
     if (key >= b->keys.first && key < b->keys.end) {
       if (key < b->view.prefix) {
-        const int bytes = cached.element == EA_ELEMENT_16BIT ? 2 : 1;
+        const int bytes = cached_source().element == EA_ELEMENT_16BIT ? 2 : 1;
         k_row = (const char *)call.k_cache.data +
-                slot_offset(call.k_cache, slot_number, call.page_size, launch.page_magic, kv_head) * bytes;
+                slot_offset(call.k_cache, slot_number, call.page_size, launch.page_magic, block_index_y()) * bytes;
         v_row = (const char *)call.v_cache.data +
-                slot_offset(call.v_cache, slot_number, call.page_size, launch.page_magic, kv_head) * bytes;
+                slot_offset(call.v_cache, slot_number, call.page_size, launch.page_magic, block_index_y()) * bytes;
       } else {
         const int64_t token = b->token0 + (key - b->view.prefix);
-        k_row = (const char *)call.k.data + (token * call.k.token_stride + kv_head * call.k.head_stride) * 2;
-        v_row = (const char *)call.v.data + (token * call.v.token_stride + kv_head * call.v.head_stride) * 2;
+        k_row = (const char *)call.k.data + (token * call.k.token_stride + block_index_y() * call.k.head_stride) * 2;
+        v_row = (const char *)call.v.data + (token * call.v.token_stride + block_index_y() * call.v.head_stride) * 2;
       }
     }
     st_shared_b64(entry, (uint64_t)k_row);
     st_shared_b64(entry + TILE_N * 8, (uint64_t)v_row);
     if (tid == 0) {
       const int prefix_rows = b->view.prefix - j0; /* this many rows come from the pool */
+      const ea_source cached = cached_source();
+      const bool cached_fast = cached.aligned && cached.element == EA_ELEMENT_16BIT;
+      const bool fresh_fast = fresh_source().aligned;
       const bool by_cp_async = (prefix_rows <= 0 || cached_fast) && (prefix_rows >= TILE_N || fresh_fast);
       const bool rows_there = j0 >= b->keys.first && j0 + TILE_N <= b->keys.end;
       const ea_speed speed = !by_cp_async ? EA_LOAD_ANY : rows_there ? EA_LOAD_WHOLE : EA_LOAD_FAST;
@@ -435,9 +459,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const int prefix_rows = (int)ld_shared_b32(table + 2 * TILE_N * 8 + 4);
     const ea_speed k_speed = speed == EA_LOAD_WHOLE && call.head_dim != DIM ? EA_LOAD_FAST : speed;
     const ea_speed v_speed = speed == EA_LOAD_WHOLE && call.head_dim_v != DIM_V ? EA_LOAD_FAST : speed;
-    load_tile<DIM>(k_tile, table, call.head_dim, prefix_rows, k_speed, fresh, cached, call.q.data);
-    load_tile<DIM_V>(k_tile + TILE_N * DIM * 2, table + TILE_N * 8, call.head_dim_v, prefix_rows, v_speed, fresh,
-                     cached, call.q.data);
+    load_tile<DIM>(k_tile, table, call.head_dim, prefix_rows, k_speed, fresh_source(), cached_source(), call.q.data);
+    load_tile<DIM_V>(k_tile + TILE_N * DIM * 2, table + TILE_N * 8, call.head_dim_v, prefix_rows, v_speed,
+                     fresh_source(), cached_source(), call.q.data);
     cp_async_mbarrier_arrive_noinc(full_barrier(slot));
     if (speed == EA_LOAD_ANY) __threadfence_block(); /* plain stores: before the arrival below */
     mbarrier_arrive(full_barrier(slot));
@@ -457,7 +481,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         continue;
       }
       const int64_t token = b->token0 + row_query(b, row, group);
-      const int64_t head = kv_head * group + row_head(b, row, group);
+      const int64_t head = (int64_t)block_index_y() * group + row_head(b, row, group);
       const char *source_row =
           (const char *)call.q.data + (token * call.q.token_stride + head * call.q.head_stride) * 2;
       load_row_chunk(address, source_row, chunk, call.head_dim, source);
@@ -589,6 +613,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     /* Late enough for a warp to run ahead of the others by some part of a tile. */
     if (stages > 1) load_ahead(tile);
 
+    const ea_part part = thread_part();
+    const int lane = part.lane, warp = part.warp, qk_row = part.qk_row, qk_key = part.qk_key;
+    const int pv_row = part.pv_row, pv_col = part.pv_col;
+
     /* ---- what scores become before the softmax ---- */
     const int j0 = tile * TILE_N;
     if (launch.k_scale != 1.0f) {
@@ -639,11 +667,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
       masked = j0 < ea_max_i32(b->keys.first, b->plain.first) || j0 + TILE_N > ea_min_i32(b->keys.end, b->plain.end);
     }
     if (masked) {
-      const ea_block *b = block_at(info);
 #pragma unroll
       for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
+          const ea_block *b = block_at(info);
           const int i = ea_min_i32(row_query(b, qk_row + mi * 16 + h * 8 + lane / 4, group), b->view.extend - 1);
           const ea_key_range seen = ea_visible_keys(&b->view, i, i + 1);
           const int first_key = j0 + qk_key + lane % 4 * 2; /* this thread's keys: this, next, and every 8 on */
@@ -808,6 +836,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
       }
       if (__syncthreads_or(found)) {
+        const ea_part part = thread_part();
+        const int lane = part.lane, pv_row = part.pv_row, pv_col = part.pv_col;
         /* Rare: give it to the rows that see it by hand, then take it out of the tile. */
 #pragma unroll 1
         for (int n = 0; n < TILE_N; n++) {
@@ -892,6 +922,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   }
 
   /* ---- denominator, sink, lse ---- */
+  const ea_part part = thread_part();
+  const int lane = part.lane, warp = part.warp, qk_row = part.qk_row, pv_row = part.pv_row, pv_col = part.pv_col;
   load_state();
   __syncthreads(); /* everyone is done with Q and the ring */
   const ea_block *b = block_at(info);
@@ -920,7 +952,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
       const bool nothing = row_max[mi][h] == MINUS_INF;
       float top = row_max[mi][h] * scale; /* log2 units */
       float factor = 1.0f;
-      const int head = kv_head * group + row_head(b, row, group);
+      const int head = block_index_y() * group + row_head(b, row, group);
       if (call.sinks && !nothing && row < b->rows) {
         const float sink = call.sinks_dtype == EA_F32 ? ((const float *)call.sinks)[head]
                                                       : element_value(((const uint16_t *)call.sinks)[head]);
@@ -966,7 +998,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const int count = ea_min_i32(call.head_dim_v - chunk * CHUNK, CHUNK);
     if (count <= 0) continue;
     const int64_t token = b->token0 + row_query(b, row, group);
-    const int head = kv_head * group + row_head(b, row, group);
+    const int head = block_index_y() * group + row_head(b, row, group);
     uint16_t *to = (uint16_t *)call.out + token * call.out_token_stride + head * call.out_head_stride + chunk * CHUNK;
     const uint4 v = ld_shared_v4(tile_address(q_smem, row, chunk, DIM_V));
     if (launch.out_aligned && count == CHUNK) {

@@ -20,6 +20,19 @@ EA_DEVICE int thread_index(void) {
   return tid;
 }
 
+/* %ctaid.y, likewise. */
+EA_DEVICE int block_index_y(void) {
+  int index;
+  asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(index));
+  return index;
+}
+
+/* x, in a way that keeps what is computed from it from staying in registers between uses. */
+EA_DEVICE int read_anew(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 /* ---- asynchronous copies, global to shared -------------------------------------------- */
 
 /* 16 bytes, not kept in L1; the bytes past src_bytes (0 or 16 here) are written as zero. */
