@@ -1,7 +1,7 @@
 /* The CPU kernel for AVX2, FMA and F16C. */
 #include "cpu/kernels/vec_avx2.h"
 
-enum { TILE_M = 96, TILE_N = 64, STRIP = 24 };
+enum { TILE_M = 192, TILE_N = 64, STRIP = 24 };
 
 #include "cpu/kernels/unit_f32.h"
 
