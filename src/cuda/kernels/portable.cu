@@ -615,7 +615,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
     const ea_part part = thread_part();
     const int lane = part.lane, warp = part.warp, qk_row = part.qk_row, qk_key = part.qk_key;
-    const int pv_row = part.pv_row, pv_col = part.pv_col;
+    const int pv_row = part.pv_row;
 
     /* ---- what scores become before the softmax ---- */
     const int j0 = tile * TILE_N;
