@@ -89,8 +89,12 @@ static ea_status look(const ea_cuda_device *device, const ea_call *call, void *w
   const int64_t most = (int64_t)device->multiprocessors * 8;
   ea_call passed = *call;
   uint64_t flag_argument = flag;
-  void *params[] = {&passed, &flag_argument};
+  int slots = 0;
+  void *params[] = {&passed, &flag_argument, &slots};
   const ea_launch_shape shape = {.grid_x = enough < most ? enough : most, .grid_y = 1, .threads = EA_VALIDATE_THREADS};
+  status = ea_launch(device, device->validate, &shape, params, stream);
+  if (status) return status;
+  slots = 1;
   status = ea_launch(device, device->validate, &shape, params, stream);
   if (status) return status;
   status = ea_driver_check(driver, driver->memcpy_to_host(bad, flag, sizeof *bad, stream), "cuMemcpyDtoHAsync");

@@ -46,23 +46,33 @@ __device__ static bool prefix_pointers_ok(const ea_call &call) {
   return call.kv_indices && call.k_cache.data && call.v_cache.data;
 }
 
-extern "C" __global__ void __launch_bounds__(EA_VALIDATE_THREADS)
-    EA_KERNEL_NAME(const __grid_constant__ ea_call call, uint32_t *bad) {
-  const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-  const int64_t step = (int64_t)gridDim.x * blockDim.x;
+static __device__ bool indptrs_ok(const ea_call &call, int64_t first, int64_t step) {
   bool ok = prefix_pointers_ok(call);
-
-  for (int64_t b = first; b <= call.num_seqs; b += step) {
-    ok = ok && indptr_ok(call.qo_indptr, b, call.num_seqs, call.num_tokens, call.num_tokens);
-    ok = ok && indptr_ok(call.kv_indptr, b, call.num_seqs, 0, call.num_kv_indices);
-    if (b == call.num_seqs) break;
-    ok = ok && length_ok(call, b) && (!call.custom_mask || mask_ok(call, b));
+  for (int64_t b = first; b <= call.num_seqs && ok; b += step) {
+    ok = indptr_ok(call.qo_indptr, b, call.num_seqs, call.num_tokens, call.num_tokens) &&
+         indptr_ok(call.kv_indptr, b, call.num_seqs, 0, call.num_kv_indices);
+    if (b < call.num_seqs) ok = ok && length_ok(call, b) && (!call.custom_mask || mask_ok(call, b));
   }
+  return ok;
+}
 
+static __device__ bool slots_ok(const ea_call &call, int64_t first, int64_t step) {
   const int64_t count = readable_indices(call);
+  bool ok = true;
   for (int64_t i = first; i < count && ok; i += step) {
     const int64_t slot = ea_load_index(call.kv_indices, call.index_dtype, i);
     ok = slot >= 0 && slot < call.num_slots;
   }
+  return ok;
+}
+
+/* Launched once for the index arrays and then once for the slots, which are looked at only when
+ * the index arrays are good: they say how many there are. */
+extern "C" __global__ void __launch_bounds__(EA_VALIDATE_THREADS)
+    EA_KERNEL_NAME(const __grid_constant__ ea_call call, uint32_t *bad, int slots) {
+  const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+  const int64_t step = (int64_t)gridDim.x * blockDim.x;
+  if (slots && *bad) return;
+  const bool ok = slots ? slots_ok(call, first, step) : indptrs_ok(call, first, step);
   if (!ok) atomicOr(bad, 1u);
 }
