@@ -37,7 +37,8 @@ build_and_test() {
     failed=$((failed + 1))
     return
   fi
-  ctest --preset "$preset" --parallel "$(nproc)" --timeout 900 --output-junit "$report" "$@"
+  ctest --preset "$preset" --parallel "$(nproc)" --timeout 900 --output-junit "$report" "$@" |
+    grep -vE '^ +Start +[0-9]+:|^Test project|^Label Time Summary|sec\*proc|^$'
   if [ -s "$report" ]; then
     add_report "$report"
   else
