@@ -58,7 +58,7 @@ static ea_status enqueue_repeats(ea_context *context, ea_bench_method method, ea
 static ea_status repeat_on_gpu(ea_context *context, ea_bench_method method, ea_bench_work work, void *user,
                                double *ms) {
   const int num_events = 2 * method.repeats;
-  ea_event *events = calloc((size_t)num_events, sizeof *events);
+  ea_event *events = calloc((size_t)num_events, sizeof(ea_event));
   if (!events) return ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for %d events", num_events);
   ea_status status = EA_OK;
   for (int i = 0; i < num_events && status == EA_OK; i++) status = ea_event_create(context, &events[i]);
@@ -167,32 +167,40 @@ static int count_copies(const size_t *bytes) {
 }
 
 /* Every slot of the pool once, in random order (Fisher and Yates). */
-static ea_status make_indices(ea_bench_buffers *b, const ea_bench_case *c) {
-  const int64_t count = (int64_t)c->seqs * c->prefix;
-  const size_t seqs = (size_t)c->seqs;
-  int32_t *slots = malloc(((size_t)count + 1) * sizeof *slots);
-  b->indptr = malloc(2 * (seqs + 1) * sizeof *b->indptr);
-  ea_status status = EA_OK;
-  if (!slots || !b->indptr) status = ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for %lld slots", (long long)count);
-  if (status == EA_OK) {
-    ea_rng rng = ea_rng_of(2);
-    for (int64_t i = 0; i < count; i++) {
-      const uint32_t j = ea_rng_below(&rng, (uint32_t)i + 1);
-      slots[i] = slots[j];
-      slots[j] = (int32_t)i;
-    }
-    for (int32_t s = 0; s <= c->seqs; s++) {
-      b->indptr[s] = s * c->extend;
-      b->indptr[c->seqs + 1 + s] = s * c->prefix;
-    }
-    const size_t indptr_bytes = 2 * (seqs + 1) * sizeof *b->indptr, slot_bytes = (size_t)count * sizeof *slots;
-    status = ea_mem_alloc(b->context, indptr_bytes, &b->indptr_device);
-    if (status == EA_OK) status = ea_mem_upload(b->context, b->indptr_device, b->indptr, indptr_bytes, NULL);
-    if (status == EA_OK) status = ea_mem_alloc(b->context, slot_bytes, &b->indices_device);
-    if (status == EA_OK) status = ea_mem_upload(b->context, b->indices_device, slots, slot_bytes, NULL);
+static void shuffle_slots(int32_t *slots, int64_t count) {
+  ea_rng rng = ea_rng_of(2);
+  for (int64_t i = 0; i < count; i++) {
+    const uint32_t j = ea_rng_below(&rng, (uint32_t)i + 1);
+    slots[i] = slots[j];
+    slots[j] = (int32_t)i;
   }
+}
+
+static ea_status upload_new(ea_context *context, const void *host, size_t bytes, void **device) {
+  const ea_status status = ea_mem_alloc(context, bytes, device);
+  return status == EA_OK ? ea_mem_upload(context, *device, host, bytes, NULL) : status;
+}
+
+static ea_status make_slots(ea_bench_buffers *b, const ea_bench_case *c) {
+  const int64_t count = (int64_t)c->seqs * c->prefix;
+  int32_t *slots = malloc(((size_t)count + 1) * sizeof *slots);
+  if (!slots) return ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for %lld slots", (long long)count);
+  shuffle_slots(slots, count);
+  const ea_status status = upload_new(b->context, slots, (size_t)count * sizeof *slots, &b->indices_device);
   free(slots);
   return status;
+}
+
+static ea_status make_indptr(ea_bench_buffers *b, const ea_bench_case *c) {
+  const size_t bytes = 2 * ((size_t)c->seqs + 1) * sizeof *b->indptr;
+  int32_t *indptr = malloc(bytes);
+  if (!indptr) return ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for %d sequences", c->seqs);
+  for (int32_t s = 0; s <= c->seqs; s++) {
+    indptr[s] = s * c->extend;
+    indptr[c->seqs + 1 + s] = s * c->prefix;
+  }
+  b->indptr = indptr;
+  return upload_new(b->context, indptr, bytes, &b->indptr_device);
 }
 
 static ea_status fill_copy(ea_bench_buffers *b, int copy, const void *noise, size_t noise_bytes, size_t element) {
@@ -244,7 +252,8 @@ ea_status ea_bench_buffers_create(ea_context *context, const ea_bench_case *c, e
   void *noise = NULL;
   const size_t element = ea_dtype_size(c->dtype);
   status = make_noise(context, c->dtype, &noise);
-  if (status == EA_OK) status = make_indices(b, c);
+  if (status == EA_OK) status = make_indptr(b, c);
+  if (status == EA_OK) status = make_slots(b, c);
   for (int copy = 0; copy < b->copies && status == EA_OK; copy++) {
     status = fill_copy(b, copy, noise, NOISE_ELEMENTS * element, element);
     b->batches[copy] = batch_of(b, c, copy, gpu);

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The tests of a GPU: scripts/test_gpu.sh [BUILD-FOLDER [LOG]]. First everything, then the small
-# cases under each of compute-sanitizer's tools. Needs no compiler and no CMake, so a build
-# folder may be carried to the machine with the GPU. The log tells card, driver and result.
+# cases under each of compute-sanitizer's tools, and what the compiler made of the kernels, which
+# needs no GPU. Needs no compiler and no CMake itself, so a build folder may be carried to the
+# machine with the GPU. The log tells card, driver and result.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -23,6 +24,8 @@ step() {
   { printf '\n== %s: %s\n' "$name" "$*" && cat "$output"; } >>"$log"
   if [ "$status" -eq 0 ]; then
     say "ok      $name ($((SECONDS - start)) s)"
+  elif [ "$status" -eq 77 ]; then
+    say "$(tail -n 1 "$output")"
   else
     tail -n 40 "$output"
     say "FAILED  $name: exit code $status ($((SECONDS - start)) s)"
@@ -39,20 +42,21 @@ find_sanitizer() {
 say "$(date -u +%Y-%m-%dT%H:%M:%SZ) $(git rev-parse --short HEAD 2>/dev/null || echo 'commit unknown')"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | tee -a "$log"
 
+step "compiled kernels" python3 tests/gpu/check_cubins.py "$build/cuda" src/plan/portable.h --library "$build/libextattn.so"
+
 reason=$("$test" --small no_such_test)
 status=$?
 if [ "$status" -eq 77 ]; then
   say "$reason"
-  exit 77
-fi
-
-step "all tests" "$test"
-if ! sanitizer=$(find_sanitizer); then
-  say "skipped: compute-sanitizer is not installed"
 else
-  for tool in memcheck racecheck synccheck initcheck; do
-    step "$tool" "$sanitizer" --tool "$tool" --error-exitcode 99 "$test" --small
-  done
+  step "all tests" "$test"
+  if ! sanitizer=$(find_sanitizer); then
+    say "skipped: compute-sanitizer is not installed"
+  else
+    for tool in memcheck racecheck synccheck initcheck; do
+      step "$tool" "$sanitizer" --tool "$tool" --error-exitcode 99 "$test" --small
+    done
+  fi
 fi
 say "$failed failures; the log is $log"
 [ "$failed" -eq 0 ]

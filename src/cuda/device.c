@@ -183,24 +183,33 @@ static ea_status load_small_kernels(ea_cuda_device *device) {
   return status;
 }
 
-ea_status ea_cuda_open(int32_t ordinal, ea_cuda_device **out) {
+/* One slot more than images, so that a build without kernels allocates something too. */
+static ea_cuda_device *allocate(void) {
   ea_cuda_device *device = calloc(1, sizeof *device);
-  if (!device) return ea_fail(EA_ERR_OUT_OF_MEMORY, "host memory: found none for a device");
+  ea_cuda_kernel *kernels = calloc((size_t)ea_image_count + 1, sizeof *kernels);
+  if (!device || !kernels) {
+    free(device);
+    free(kernels);
+    return NULL;
+  }
+  device->kernels = kernels;
   pthread_mutex_init(&device->lock, NULL);
-  /* One slot more than images, so that a build without kernels allocates something too. */
-  device->kernels = calloc((size_t)ea_image_count + 1, sizeof *device->kernels);
-  ea_status status = EA_OK;
-  if (!device->kernels) status = ea_fail(EA_ERR_OUT_OF_MEMORY, "host memory: found none for the kernel table");
-  if (status == EA_OK) status = ea_driver_open(&device->driver);
-  if (status == EA_OK) status = find_device(device, ordinal);
-  if (status == EA_OK) status = read_properties(device);
-  if (status == EA_OK) status = retain_primary(device);
-  if (status == EA_OK) status = load_small_kernels(device);
+  return device;
+}
+
+ea_status ea_cuda_open(int32_t ordinal, ea_cuda_device **device) {
+  ea_cuda_device *opened = allocate();
+  if (!opened) return ea_fail(EA_ERR_OUT_OF_MEMORY, "host memory: found none for a device");
+  ea_status status = ea_driver_open(&opened->driver);
+  if (status == EA_OK) status = find_device(opened, ordinal);
+  if (status == EA_OK) status = read_properties(opened);
+  if (status == EA_OK) status = retain_primary(opened);
+  if (status == EA_OK) status = load_small_kernels(opened);
   if (status != EA_OK) {
-    ea_cuda_close(device);
+    ea_cuda_close(opened);
     return status;
   }
-  *out = device;
+  *device = opened;
   return EA_OK;
 }
 

@@ -5,7 +5,6 @@
 
 #include "common/error.h"
 #include "plan/portable.h"
-#include "problem/problem.h"
 
 /* What the driver takes: grids of this many blocks in x and y. */
 #define EA_CUDA_MAX_GRID_X INT32_MAX
@@ -107,14 +106,9 @@ static ea_status run_portable(const ea_cuda_device *device, const ea_cuda_kernel
 
 ea_status ea_cuda_run(ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
                       const ea_call *call, const ea_batch *batch, void *workspace, void *stream) {
+  (void)batch;
   (void)workspace;
-  ea_status status = EA_OK;
-  if (batch->qo_indptr_host && batch->kv_indptr_host) {
-    status = ea_check_indptr(call, batch->qo_indptr_host, batch->kv_indptr_host);
-  }
-  if (status || call->num_tokens == 0) return status;
-
-  status = ea_device_enter(device);
+  ea_status status = ea_device_enter(device);
   if (status) return status;
   switch (info->family) {
   case EA_FAMILY_PORTABLE:

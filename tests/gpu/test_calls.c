@@ -367,6 +367,10 @@ static void merge_and_compare(ea_dtype dtype, bool in_place) {
   float *lse_a_device = device_copy(lse_a, lse_bytes), *lse_b_device = device_copy(lse_b, lse_bytes);
   void *out_device = in_place ? a_device : device_alloc(out_bytes);
   float *lse_device = in_place ? lse_b_device : device_alloc(lse_bytes);
+  if (!in_place) {
+    assert_ok(ea_mem_set(gpu.context, out_device, 0xff, out_bytes, NULL));
+    assert_ok(ea_mem_set(gpu.context, lse_device, 0xff, lse_bytes, NULL));
+  }
   args.out_a = padded(a_device);
   args.out_b = padded(b_device);
   args.out = padded(out_device);

@@ -8,7 +8,7 @@
 /* How many cases a promise is held to, unless EXTATTN_GPU_CASES says otherwise. */
 static int num_cases(void) {
   const char *asked = getenv("EXTATTN_GPU_CASES");
-  if (asked) return atoi(asked);
+  if (asked) return (int)strtol(asked, NULL, 10);
   return small ? 2 : 60;
 }
 
