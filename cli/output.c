@@ -134,11 +134,7 @@ static void print_cell(FILE *stream, const ea_column *column, const char *text, 
   const int padding = column->width - text_width(text);
   if (!column->left) fprintf(stream, "%*s", padding > 0 ? padding : 0, "");
   fputs(text, stream);
-  if (last) {
-    fputc('\n', stream);
-  } else {
-    fprintf(stream, "%*s", COLUMN_GAP + (column->left && padding > 0 ? padding : 0), "");
-  }
+  if (!last) fprintf(stream, "%*s", COLUMN_GAP + (column->left && padding > 0 ? padding : 0), "");
 }
 
 /* At least as wide as its header. */
@@ -156,7 +152,7 @@ void ea_header_print(FILE *stream, const ea_column *columns, int num_columns) {
     const ea_column column = widened(&columns[c]);
     print_cell(stream, &column, column.header, c == num_columns - 1);
   }
-  if (bold) fputs("\033[0m", stream);
+  fputs(bold ? "\033[0m\n" : "\n", stream);
 }
 
 void ea_row_print(FILE *stream, const ea_column *columns, int num_columns, ...) {
@@ -166,6 +162,7 @@ void ea_row_print(FILE *stream, const ea_column *columns, int num_columns, ...) 
     const ea_column column = widened(&columns[c]);
     print_cell(stream, &column, va_arg(args, const char *), c == num_columns - 1);
   }
+  fputc('\n', stream);
   va_end(args);
 }
 
@@ -189,10 +186,10 @@ static void print_rows(const ea_table *table, FILE *stream) {
     for (int c = 0; c < last; c++) print_cell(stream, &table->columns[c], cell_of(table, r, c), false);
     if (wrap) {
       print_wrapped(stream, cell_of(table, r, last), indent, room);
-      fputc('\n', stream);
     } else {
       print_cell(stream, &table->columns[last], cell_of(table, r, last), true);
     }
+    fputc('\n', stream);
   }
 }
 

@@ -130,10 +130,11 @@ static const char doc[] =
     "served "
     "and the request that does not fit is split. The shape is 32/8 heads of 128 dimensions in bf16 where options do "
     "not say otherwise.\v"
-    "TFLOP/s counts 2 * (D + DV) operations for each visible pair of tokens and query head.\n\n"
+    "TFLOP/s counts 2 * (D + DV) operations for each visible pair of tokens and query head. Times are the device's own "
+    "(CUDA events) on a GPU and the host's on a CPU; the first batch is run once before, to warm up.\n\n"
     "Examples:\n"
     "  extattn replay conversation.jsonl --requests 50 --counts-only\n"
-    "  extattn replay conversation.jsonl --requests 50 --heads 32/8 --head-dim 128 --slots pages:16 --plot time.svg";
+    "  extattn replay conversation.jsonl --requests 50 --slots pages:16 --plot 50.svg";
 
 /* ------------------------------------------------------------------------------------
  * Running
