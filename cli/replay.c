@@ -134,7 +134,7 @@ static const char doc[] =
     "(CUDA events) on a GPU and the host's on a CPU; the first batch is run once before, to warm up.\n\n"
     "Examples:\n"
     "  extattn replay conversation.jsonl --requests 50 --counts-only\n"
-    "  extattn replay conversation.jsonl --requests 50 --slots pages:16 --plot 50.svg";
+    "  extattn replay conversation.jsonl -n 50 --slots pages:16 --plot 50.svg";
 
 /* ------------------------------------------------------------------------------------
  * Running
