@@ -376,15 +376,21 @@ static bool all_same_bits(const result *r) {
   return true;
 }
 
-/* Writes what was asked for. */
+/* Found out before the work, not after it. */
+static bool outputs_writable(const bench_args *args) {
+  return (!args->json_path || ea_output_writable(args->json_path)) &&
+         (!args->plot_path || ea_output_writable(args->plot_path));
+}
+
+/* Writes what was asked for, the numbers first: a plot can be made of them later. */
 static int deliver(const bench_args *args, json_t *json) {
   int code = EA_EXIT_OK;
-  if (args->plot_path) code = ea_plot_write(json, args->plot_path);
-  if (!args->json_path) {
-    json_decref(json);
-  } else if (!ea_json_write(json, args->json_path)) {
-    code = EA_EXIT_FAILURE;
+  if (args->json_path && !ea_json_write(json_incref(json), args->json_path)) code = EA_EXIT_FAILURE;
+  if (args->plot_path) {
+    const int plotted = ea_plot_write(json, args->plot_path);
+    if (code == EA_EXIT_OK) code = plotted;
   }
+  json_decref(json);
   return code;
 }
 
@@ -404,7 +410,11 @@ static int run_suite(ea_context *context, const bench_args *args, const ea_bench
   }
   for (int i = 0; i < suite->num_cases && status == EA_OK; i++) status = measure_case(context, &r, &suite->cases[i]);
 
-  int code = status == EA_OK ? deliver(args, result_json(&r)) : ea_exit_failed(status);
+  int code = status == EA_OK ? EA_EXIT_OK : ea_exit_failed(status);
+  if (r.num_records > 0) { /* after a failure too: what was measured before it stands */
+    const int delivered = deliver(args, result_json(&r));
+    if (code == EA_EXIT_OK) code = delivered;
+  }
   if (code == EA_EXIT_OK && !all_same_bits(&r)) {
     ea_message("depths that give different bits, marked above");
     code = EA_EXIT_FAILURE;
@@ -536,6 +546,7 @@ int ea_cmd_bench(int argc, char **argv) {
     return EA_EXIT_BAD_INPUT;
   }
   if (args.list) return ea_json_print(list_json(suite), stdout) ? EA_EXIT_OK : EA_EXIT_FAILURE;
+  if (!outputs_writable(&args)) return EA_EXIT_FAILURE;
 
   /* The shapes of a GPU's suite would take hours on a CPU, so it has to be asked for. */
   if (!args.device.given) {
