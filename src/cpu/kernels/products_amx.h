@@ -62,12 +62,18 @@ static inline void scores_16x32(float *s, const float *a0, const float *b0, cons
   _tile_stored(1, s + TILE_UNITS, TILE_N * sizeof(float));
 }
 
+/* gcc's _tile_loadd does not say that it reads memory: what was stored before is to be there. */
+static inline void finish_stores(void) {
+  __asm__ volatile("" ::: "memory");
+}
+
 /* s[0 .. rows)[first .. end) for the rows from r0 on; whole groups of 16 rows. */
 static void scores_product(float *s, const float *q, const float *k, const block_dims *dims, int32_t r0, int32_t rows,
                            int32_t first, int32_t end) {
   const int32_t tiles = dims->head_units / TILE_UNITS;
   const float *a0 = q + (size_t)r0 * (size_t)dims->head_units;
   const float *a1 = a0 + (size_t)tiles * TILE_FLOATS;
+  finish_stores();
   for (int32_t n = first; n < end; n += KEY_STEP) {
     const float *b0 = k + (size_t)(n / VL) * dims->key_panel;
     const float *b1 = b0 + dims->key_panel;
@@ -142,6 +148,7 @@ static void values_product(float *o, const float *p, const float *v, const float
   p += first / UNIT;
   v += (size_t)(first / UNIT) * VL;
   rescale_rows(o, alpha, width, rows);
+  finish_stores();
   size_t d = 0;
   for (; both && d + 2 * VL <= width; d += 2 * VL, v += 2 * dims->value_panel) {
     values_32x32(o + d, width, p, v, v + dims->value_panel, steps);
@@ -159,14 +166,16 @@ typedef struct tile_config {
   uint8_t rows[16];
 } tile_config;
 
+/* Constant data, not a local: gcc's _tile_loadconfig says that it reads 8 bytes, and the stores
+ * of the other 56 would be dropped as dead. */
+#define EIGHT_TIMES(x)                                                                                                 \
+  { x, x, x, x, x, x, x, x }
+static const _Alignas(64) tile_config full_tiles = {
+    .palette = 1, .bytes_a_row = EIGHT_TIMES(TILE_BYTES_A_ROW), .rows = EIGHT_TIMES(TILE_ROWS)};
+
 static inline void amx_enter(void *state) {
-  _Alignas(64) tile_config config = {.palette = 1};
-  for (int i = 0; i < 8; ++i) {
-    config.bytes_a_row[i] = TILE_BYTES_A_ROW;
-    config.rows[i] = TILE_ROWS;
-  }
   bf16_enter(state);
-  _tile_loadconfig(&config);
+  _tile_loadconfig(&full_tiles);
 }
 static inline void amx_leave(void *state) {
   _tile_release();
