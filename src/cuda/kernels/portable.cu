@@ -92,7 +92,7 @@ static_assert(!CROSSING || QK_WARPS_N * (PV_ROWS / QK_ROWS) == GROUP_WARPS, "a g
 static_assert(QK_NI % 2 == 0 || QK_NI == 1, "keys of a warp come by 16, or there are 8");
 static_assert(PV_COLS % 16 == 0, "output columns come by 16");
 static_assert(PASS_ROWS % 8 == 0 && TILE_N % PASS_ROWS == 0, "a tile is copied in whole passes");
-static_assert(TILE_N <= THREADS, "one thread finds one key's address");
+static_assert(2 * TILE_N <= THREADS, "one thread finds the address of one row");
 
 EA_DEVICE ea_portable_shape shape_constants(void) {
   const ea_portable_shape shape = {0,          DIM,        DIM_V,      TILE_M,     TILE_N,
@@ -402,7 +402,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     return source;
   };
 
-  /* ---- addresses of keys: found by thread r for row r of a tile, two tiles' worth kept ---- */
+  /* ---- addresses of keys: of K rows by the first TILE_N threads, of V rows by the next; two
+   * tiles' worth are kept ---- */
   uint32_t slot_number = 0; /* of this thread's key in the tile asked for last; the launch sees that it fits */
   const auto full_barrier = [&](int slot) { return barriers + (uint32_t)slot * 16; };
   const auto empty_barrier = [&](int slot) { return barriers + (uint32_t)slot * 16 + 8; };
@@ -411,34 +412,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   };
   const auto ask = [&](int tile) {
     const ea_block *b = block_at(info);
-    const int tid = thread_index();
-    const int key = tile * TILE_N + tid;
-    if (tid < TILE_N && key >= b->keys.first && key < ea_min_i32(b->keys.end, b->view.prefix)) {
+    const int tid = thread_index(), key = tile * TILE_N + tid % TILE_N;
+    if (tid < 2 * TILE_N && key >= b->keys.first && key < ea_min_i32(b->keys.end, b->view.prefix)) {
       slot_number = (uint32_t)ea_load_index(call.kv_indices, call.index_dtype, b->prefix_base + key);
     }
   };
   const auto answer = [&](int tile) {
     const int tid = thread_index();
-    if (tid >= TILE_N) return;
+    if (tid >= 2 * TILE_N) return;
     const ea_block *b = block_at(info);
-    const uint32_t entry = table_of(tile) + (uint32_t)tid * 8;
-    const int j0 = tile * TILE_N, key = j0 + tid;
-    const char *k_row = 0, *v_row = 0;
+    const bool of_v = tid >= TILE_N;
+    const int j0 = tile * TILE_N, key = j0 + tid % TILE_N;
+    const char *row = 0;
     if (key >= b->keys.first && key < b->keys.end) {
       if (key < b->view.prefix) {
         const int bytes = cached_source().element == EA_ELEMENT_16BIT ? 2 : 1;
-        k_row = (const char *)call.k_cache.data +
-                slot_offset(call.k_cache, slot_number, call.page_size, launch.page_magic, block_index_y()) * bytes;
-        v_row = (const char *)call.v_cache.data +
-                slot_offset(call.v_cache, slot_number, call.page_size, launch.page_magic, block_index_y()) * bytes;
+        const ea_pool &pool = of_v ? call.v_cache : call.k_cache;
+        row = (const char *)pool.data +
+              slot_offset(pool, slot_number, call.page_size, launch.page_magic, block_index_y()) * bytes;
       } else {
+        const ea_strided &tensor = of_v ? call.v : call.k;
         const int64_t token = b->token0 + (key - b->view.prefix);
-        k_row = (const char *)call.k.data + (token * call.k.token_stride + block_index_y() * call.k.head_stride) * 2;
-        v_row = (const char *)call.v.data + (token * call.v.token_stride + block_index_y() * call.v.head_stride) * 2;
+        row = (const char *)tensor.data + (token * tensor.token_stride + block_index_y() * tensor.head_stride) * 2;
       }
     }
-    st_shared_b64(entry, (uint64_t)k_row);
-    st_shared_b64(entry + TILE_N * 8, (uint64_t)v_row);
+    st_shared_b64(table_of(tile) + (uint32_t)tid * 8, (uint64_t)row); /* V's rows follow K's */
     if (tid == 0) {
       const int prefix_rows = b->view.prefix - j0; /* this many rows come from the pool */
       const ea_source cached = cached_source();
