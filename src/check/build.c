@@ -214,13 +214,15 @@ static int32_t owner_of(const ea_spec *spec, int32_t b, int32_t position) {
   return -1;
 }
 
-static int64_t *shuffled(ea_rng *rng, int64_t n, bool really) {
+/* 0 .. n-1, in random order where asked for. */
+static int64_t *numbers_below(ea_rng *rng, int64_t n, bool shuffled) {
   int64_t *order = malloc((size_t)(n + 1) * sizeof *order);
   if (!order) return NULL;
-  for (int64_t i = 0; i < n; i++) {
-    const int64_t j = really ? (int64_t)ea_rng_below(rng, (uint32_t)i + 1) : i;
+  for (int64_t i = 0; i < n; i++) order[i] = i;
+  for (int64_t i = n - 1; i > 0 && shuffled; i--) {
+    const int64_t j = (int64_t)ea_rng_below(rng, (uint32_t)i + 1), swapped = order[i];
     order[i] = order[j];
-    order[j] = i;
+    order[j] = swapped;
   }
   return order;
 }
@@ -249,7 +251,7 @@ static ea_status assign_slots(builder *b) {
   if (b->num_prefix == 0 && spec->empty_pool) b->num_pages = 0;
   const int64_t first = spec->slot_order == EA_SLOTS_ORDERED && b->num_pages ? spare * page_size / 2 : 0;
   const int64_t units = spec->slot_order == EA_SLOTS_PAGES ? b->num_pages : b->num_pages * page_size;
-  int64_t *order = shuffled(&b->rng, units, spec->slot_order != EA_SLOTS_ORDERED);
+  int64_t *order = numbers_below(&b->rng, units, spec->slot_order != EA_SLOTS_ORDERED);
   if (!order) return out_of_memory();
   for (int64_t i = 0; i < n; i++) {
     const int64_t number = first + b->slots[i];
@@ -372,7 +374,7 @@ static ea_status make_masks(builder *b) {
 
   int32_t used_offset[EA_SPEC_MAX_SEQS];
   int64_t start[EA_SPEC_MAX_SEQS], bytes = 0;
-  int64_t *order = shuffled(&b->rng, spec->num_seqs, true);
+  int64_t *order = numbers_below(&b->rng, spec->num_seqs, true);
   if (!order) return out_of_memory();
   for (int32_t o = 0; o < spec->num_seqs; o++) {
     const int32_t n = (int32_t)order[o];

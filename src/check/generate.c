@@ -56,9 +56,7 @@ static void draw_heads(const ea_gen_options *options, ea_problem *problem) {
   int32_t num_kv_heads = PICK(&rng, 1, 1, 1, 2, 2, 3, 4);
   int32_t group = PICK(&rng, 1, 1, 2, 2, 3, 4, 4, 5, 7, 8, 16);
   if (num_kv_heads * group > 16) num_kv_heads = 1;
-  if (options->num_q_heads && options->num_kv_heads) {
-    num_kv_heads = options->num_kv_heads;
-  } else if (options->num_kv_heads) {
+  if (options->num_kv_heads) {
     num_kv_heads = options->num_kv_heads;
   } else if (options->num_q_heads) {
     while (options->num_q_heads % num_kv_heads != 0) num_kv_heads--;

@@ -125,9 +125,15 @@ bool ea_same_row(const ea_result *a, int64_t token_a, const ea_result *b, int64_
   return memcmp(ea_result_row(a, token_a, head), ea_result_row(b, token_b, head), ea_result_row_bytes(a)) == 0;
 }
 
+static uint32_t lse_bits(const ea_result *result, int64_t token, int32_t head) {
+  uint32_t bits;
+  memcpy(&bits, &result->lse[token * result->heads + head], sizeof bits);
+  return bits;
+}
+
 bool ea_same_lse(const ea_result *a, int64_t token_a, const ea_result *b, int64_t token_b, int32_t head) {
   if (!a->lse || !b->lse) return true;
-  return memcmp(&a->lse[token_a * a->heads + head], &b->lse[token_b * b->heads + head], sizeof(float)) == 0;
+  return lse_bits(a, token_a, head) == lse_bits(b, token_b, head);
 }
 
 /* The first element that differs, in words. */
