@@ -7,7 +7,10 @@
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_FOUND = 500 };
 
-fake_state fake;
+#define FAKE_H200                                                                                                      \
+  { .devices = 1, .major = 9, .minor = 0, .smem_block_bytes = 232448, .smem_sm_bytes = 233472 }
+
+fake_state fake = FAKE_H200;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local int stack_depth;
 
@@ -16,7 +19,7 @@ typedef struct module {
 } module;
 
 void fake_reset(void) {
-  fake = (fake_state){.devices = 1, .major = 9, .minor = 0, .smem_block_bytes = 232448, .smem_sm_bytes = 233472};
+  fake = (fake_state)FAKE_H200;
 }
 
 int fake_stack_depth(void) {
