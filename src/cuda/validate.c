@@ -10,8 +10,7 @@
 
 /* The arrays of a call in host memory; NULL where the call's own is NULL. */
 typedef struct host_arrays {
-  int32_t *qo_indptr, *kv_indptr, *window_kv_offsets;
-  void *kv_indices, *mask_indptr;
+  void *qo_indptr, *kv_indptr, *kv_indices, *mask_indptr, *window_kv_offsets;
 } host_arrays;
 
 static void free_arrays(host_arrays *arrays) {
@@ -22,56 +21,57 @@ static void free_arrays(host_arrays *arrays) {
   free(arrays->mask_indptr);
 }
 
+/* A copy of a device array, complete on return. */
 static ea_status copy_array(const ea_cuda_device *device, const void *from, int64_t count, size_t element_bytes,
                             ea_cu_stream stream, void **to) {
+  const ea_driver *driver = &device->driver;
   *to = NULL;
   if (!from) return EA_OK;
   const size_t bytes = (size_t)count * element_bytes;
   *to = malloc(bytes ? bytes : 1);
   if (!*to) return ea_fail(EA_ERR_OUT_OF_MEMORY, "host memory: found none for %zu bytes of index arrays", bytes);
   if (bytes == 0) return EA_OK;
-  return ea_driver_check(&device->driver, device->driver.memcpy_to_host(*to, ea_cu_address(from), bytes, stream),
-                         "cuMemcpyDtoHAsync");
+  ea_status status =
+      ea_driver_check(driver, driver->memcpy_to_host(*to, ea_cu_address(from), bytes, stream), "cuMemcpyDtoHAsync");
+  if (!status) status = ea_driver_check(driver, driver->stream_synchronize(stream), "cuStreamSynchronize");
+  return status;
 }
 
-static ea_status copy_arrays(const ea_cuda_device *device, const ea_call *call, ea_cu_stream stream,
-                             host_arrays *arrays) {
-  const size_t index_bytes = ea_dtype_size(call->index_dtype);
-  const size_t mask_bytes = ea_dtype_size(call->mask_indptr_dtype);
-  const int64_t num_seqs = call->num_seqs;
-  void *qo_indptr = NULL, *kv_indptr = NULL, *offsets = NULL;
-  ea_status status = copy_array(device, call->qo_indptr, num_seqs + 1, sizeof(int32_t), stream, &qo_indptr);
-  if (!status) status = copy_array(device, call->kv_indptr, num_seqs + 1, sizeof(int32_t), stream, &kv_indptr);
-  if (!status) status = copy_array(device, call->window_kv_offsets, num_seqs, sizeof(int32_t), stream, &offsets);
-  if (!status) {
-    status = copy_array(device, call->kv_indices, call->num_kv_indices, index_bytes, stream, &arrays->kv_indices);
-  }
+static ea_status copy_indptrs(const ea_cuda_device *device, ea_cu_stream stream, host_arrays *arrays, ea_call *call) {
+  const int64_t count = call->num_seqs + 1;
+  ea_status status = copy_array(device, call->qo_indptr, count, sizeof(int32_t), stream, &arrays->qo_indptr);
+  if (!status) status = copy_array(device, call->kv_indptr, count, sizeof(int32_t), stream, &arrays->kv_indptr);
+  call->qo_indptr = arrays->qo_indptr;
+  call->kv_indptr = arrays->kv_indptr;
+  return status;
+}
+
+/* The arrays whose lengths the indptr say; these are good, and on the host. */
+static ea_status copy_rest(const ea_cuda_device *device, ea_cu_stream stream, host_arrays *arrays, ea_call *call) {
+  const size_t index_bytes = ea_dtype_size(call->index_dtype), mask_bytes = ea_dtype_size(call->mask_indptr_dtype);
+  const int64_t num_seqs = call->num_seqs, prefix_tokens = call->kv_indptr ? call->kv_indptr[num_seqs] : 0;
+  ea_status status = copy_array(device, call->kv_indices, prefix_tokens, index_bytes, stream, &arrays->kv_indices);
   if (!status) status = copy_array(device, call->mask_indptr, num_seqs, mask_bytes, stream, &arrays->mask_indptr);
-  arrays->qo_indptr = qo_indptr;
-  arrays->kv_indptr = kv_indptr;
-  arrays->window_kv_offsets = offsets;
-  /* Copies to ordinary host memory may still be under way, even where one failed. */
-  const ea_status waited =
-      ea_driver_check(&device->driver, device->driver.stream_synchronize(stream), "cuStreamSynchronize");
-  return status ? status : waited;
+  if (!status) {
+    status = copy_array(device, call->window_kv_offsets, num_seqs, sizeof(int32_t), stream, &arrays->window_kv_offsets);
+  }
+  call->kv_indices = arrays->kv_indices;
+  call->mask_indptr = arrays->mask_indptr;
+  call->window_kv_offsets = arrays->window_kv_offsets;
+  return status;
 }
 
 /* The kernel found something bad: say what. */
 static ea_status explain(const ea_cuda_device *device, const ea_call *call, ea_cu_stream stream) {
   host_arrays arrays = {0};
-  ea_status status = copy_arrays(device, call, stream, &arrays);
+  ea_call host_call = *call;
+  ea_status status = copy_indptrs(device, stream, &arrays, &host_call);
+  if (!status) status = ea_check_indptr(&host_call, host_call.qo_indptr, host_call.kv_indptr);
+  if (!status) status = copy_rest(device, stream, &arrays, &host_call);
+  if (!status) status = ea_check_host_arrays(&host_call);
   if (!status) {
-    ea_call host_call = *call;
-    host_call.qo_indptr = arrays.qo_indptr;
-    host_call.kv_indptr = arrays.kv_indptr;
-    host_call.window_kv_offsets = arrays.window_kv_offsets;
-    host_call.kv_indices = arrays.kv_indices;
-    host_call.mask_indptr = arrays.mask_indptr;
-    status = ea_check_host_arrays(&host_call);
-    if (!status) {
-      status = ea_fail(EA_ERR_INVALID, "index arrays: found a bad entry that was gone at a second look, allowed "
-                                       "arrays that nobody writes during the check");
-    }
+    status = ea_fail(EA_ERR_INVALID, "index arrays: found a bad entry that was gone at a second look, allowed "
+                                     "arrays that nobody writes during the check");
   }
   free_arrays(&arrays);
   return status;
