@@ -96,6 +96,7 @@ static ea_cache as_cache(const view *v, ea_layout layout) {
  * ---------------------------------------------------------------------------------- */
 
 static double rounded(double x, ea_dtype dtype) {
+  if (dtype == EA_F32) return (double)(float)x;
   uint32_t bits;
   ea_store_double(&bits, dtype, 0, x);
   return ea_load_double(&bits, dtype, 0);

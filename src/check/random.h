@@ -64,13 +64,14 @@ static inline double ea_rng_uniform(ea_rng *rng) {
   return (double)(ea_rng_next(rng) >> 11) * 0x1p-53;
 }
 
-/* n independent standard normal numbers (Box-Muller). */
+/* n independent standard normal numbers (Box-Muller; a pair of 24-bit uniform numbers each). */
 static inline void ea_rng_normal(ea_rng *rng, double *x, int n) {
   for (int i = 0; i < n; i += 2) {
-    const double radius = sqrt(-2.0 * log(1.0 - ea_rng_uniform(rng)));
-    const double angle = 6.283185307179586 * ea_rng_uniform(rng);
-    x[i] = radius * cos(angle);
-    if (i + 1 < n) x[i + 1] = radius * sin(angle);
+    const uint64_t drawn = ea_rng_next(rng);
+    const float radius = sqrtf(-2.0f * logf((float)((drawn >> 40) + 1) * 0x1p-24f));
+    const float angle = (float)(drawn & 0xffffff) * 0x1.921fb6p+2f * 0x1p-24f; /* of 2 pi */
+    x[i] = (double)(radius * cosf(angle));
+    if (i + 1 < n) x[i + 1] = (double)(radius * sinf(angle));
   }
 }
 

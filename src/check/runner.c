@@ -59,8 +59,7 @@ const void *ea_result_row(const ea_result *result, int64_t token, int32_t head) 
 }
 
 static ea_status out_of_memory(size_t bytes) {
-  (void)ea_fail(EA_ERR_OUT_OF_MEMORY, "runner: found no memory for %zu bytes", bytes);
-  return EA_ERR_OUT_OF_MEMORY; /* said here again for static analysis, which cannot see into ea_fail */
+  return ea_fail(EA_ERR_OUT_OF_MEMORY, "runner: found no memory for %zu bytes", bytes);
 }
 
 /* ------------------------------------------------------------------------------------
