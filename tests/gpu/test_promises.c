@@ -68,7 +68,7 @@ static void test_accuracy_of_measured_shapes(void **state) {
   (void)state;
   static const int32_t measured_dims[] = {64, 128, 256, 512};
   static const int32_t heads[2][2] = {{16, 8}, {32, 4}};
-  const int32_t none = 0, tokens = small ? 100 : 1500;
+  const int32_t none = 0, tokens = small ? 100 : 1200;
   int kept = 0;
   for (int i = 0; i < 16; i++) {
     ea_gen_options options = EA_GEN_OPTIONS_INIT;
