@@ -214,11 +214,11 @@ typedef enum {
 
 /* Copies one K or V tile. rows: shared-memory address of TILE_N row addresses (0: zeros). */
 template <int PITCH>
-EA_DEVICE void load_tile(uint32_t dst, uint32_t rows, int dim, int prefix_rows, ea_speed speed, ea_source fresh,
-                         ea_source cached, const void *somewhere) {
+EA_DEVICE void load_tile(int tid, uint32_t dst, uint32_t rows, int dim, int prefix_rows, ea_speed speed,
+                         ea_source fresh, ea_source cached, const void *somewhere) {
   /* Eight threads a row, 128 bytes of it at a time: a row's address is read once, and every
    * step from there is a constant. */
-  const int tid = thread_index(), first_row = tid / 8, chunk0 = tid % 8;
+  const int first_row = tid / 8, chunk0 = tid % 8;
   const uint32_t first = tile_address(dst, first_row, chunk0, PITCH);
   if (speed == EA_LOAD_WHOLE) {
     const char *source[PASSES];
@@ -250,7 +250,7 @@ EA_DEVICE void load_tile(uint32_t dst, uint32_t rows, int dim, int prefix_rows, 
   }
   const int chunks = PITCH / CHUNK, total = TILE_N * chunks;
 #pragma unroll 1
-  for (int index = thread_index(); index < total; index += THREADS) {
+  for (int index = tid; index < total; index += THREADS) {
     const int row = index / chunks, chunk = index % chunks;
     const char *source = (const char *)ld_shared_b64(rows + (uint32_t)row * 8);
     const uint32_t address = tile_address(dst, row, chunk, PITCH);
@@ -275,6 +275,7 @@ typedef struct ea_block {
   int32_t i0, i1; /* queries of the block */
   int32_t head0;  /* head of row 0 within its group */
   int32_t rows;   /* rows that exist */
+  int32_t kv_head;
 } ea_block;
 static_assert(sizeof(ea_block) <= EA_PORTABLE_BLOCK_BYTES, "its place in the layout");
 
@@ -299,8 +300,8 @@ typedef struct ea_part {
   int pv_row, pv_col; /* first row and column of its output */
 } ea_part;
 
-EA_DEVICE ea_part thread_part(void) {
-  const int tid = thread_index(), warp = tid / 32;
+EA_DEVICE ea_part thread_part(int tid) {
+  const int warp = tid / 32;
   const ea_part part = {tid % 32,
                         warp,
                         warp / QK_WARPS_N * QK_ROWS,
@@ -345,6 +346,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     KERNEL(const __grid_constant__ ea_call call, const __grid_constant__ ea_portable_launch launch) {
   extern __shared__ __align__(1024) char smem[];
 
+  /* What follows from the thread's number is worked out anew at each use: the products need every
+   * register. */
+  const int tid_once = read_tid();
+  const auto thread_index = [&]() { return read_anew(tid_once); };
   const int group = call.group, stages = launch.stages;
   const ea_portable_smem layout = ea_portable_smem_layout(shape_constants(), stages);
   const uint32_t base = smem_address(smem);
@@ -363,6 +368,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const int64_t seq = find_sequence(call, block);
     ea_block b;
     b.view = ea_view_of(&call, seq);
+    b.kv_head = (int32_t)blockIdx.y;
     b.token0 = call.qo_indptr[seq];
     b.prefix_base = call.kv_indptr[seq];
     const int64_t first_row = (block - ea_portable_first_block(b.token0, seq, group, TILE_M)) * TILE_M;
@@ -374,6 +380,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     b.i1 = b.i0 + (b.head0 + b.rows - 1) / group + 1;
     b.keys = ea_visible_keys(&b.view, b.i0, b.i1);
     b.plain = ea_unmasked_keys(&b.view, b.i0, b.i1);
+    b.plain.first = ea_max_i32(b.plain.first, b.keys.first);
+    b.plain.end = ea_min_i32(b.plain.end, b.keys.end);
     first_tile = b.first_tile = b.keys.first / TILE_N;
     b.end_tile = b.keys.end > b.keys.first ? (b.keys.end + TILE_N - 1) / TILE_N : first_tile;
     any_tile = b.end_tile > first_tile;
@@ -429,11 +437,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         const int bytes = cached_source().element == EA_ELEMENT_16BIT ? 2 : 1;
         const ea_pool &pool = of_v ? call.v_cache : call.k_cache;
         row = (const char *)pool.data +
-              slot_offset(pool, slot_number, call.page_size, launch.page_magic, block_index_y()) * bytes;
+              slot_offset(pool, slot_number, call.page_size, launch.page_magic, b->kv_head) * bytes;
       } else {
         const ea_strided &tensor = of_v ? call.v : call.k;
         const int64_t token = b->token0 + (key - b->view.prefix);
-        row = (const char *)tensor.data + (token * tensor.token_stride + block_index_y() * tensor.head_stride) * 2;
+        row = (const char *)tensor.data + (token * tensor.token_stride + b->kv_head * tensor.head_stride) * 2;
       }
     }
     st_shared_b64(table_of(tile) + (uint32_t)tid * 8, (uint64_t)row); /* V's rows follow K's */
@@ -457,9 +465,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const int prefix_rows = (int)ld_shared_b32(table + 2 * TILE_N * 8 + 4);
     const ea_speed k_speed = speed == EA_LOAD_WHOLE && call.head_dim != DIM ? EA_LOAD_FAST : speed;
     const ea_speed v_speed = speed == EA_LOAD_WHOLE && call.head_dim_v != DIM_V ? EA_LOAD_FAST : speed;
-    load_tile<DIM>(k_tile, table, call.head_dim, prefix_rows, k_speed, fresh_source(), cached_source(), call.q.data);
-    load_tile<DIM_V>(k_tile + TILE_N * DIM * 2, table + TILE_N * 8, call.head_dim_v, prefix_rows, v_speed,
-                     fresh_source(), cached_source(), call.q.data);
+    load_tile<DIM>(thread_index(), k_tile, table, call.head_dim, prefix_rows, k_speed, fresh_source(), cached_source(),
+                   call.q.data);
+    load_tile<DIM_V>(thread_index(), k_tile + TILE_N * DIM * 2, table + TILE_N * 8, call.head_dim_v, prefix_rows,
+                     v_speed, fresh_source(), cached_source(), call.q.data);
     cp_async_mbarrier_arrive_noinc(full_barrier(slot));
     if (speed == EA_LOAD_ANY) __threadfence_block(); /* plain stores: before the arrival below */
     mbarrier_arrive(full_barrier(slot));
@@ -479,7 +488,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         continue;
       }
       const int64_t token = b->token0 + row_query(b, row, group);
-      const int64_t head = (int64_t)block_index_y() * group + row_head(b, row, group);
+      const int64_t head = (int64_t)b->kv_head * group + row_head(b, row, group);
       const char *source_row =
           (const char *)call.q.data + (token * call.q.token_stride + head * call.q.head_stride) * 2;
       load_row_chunk(address, source_row, chunk, call.head_dim, source);
@@ -611,7 +620,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     /* Late enough for a warp to run ahead of the others by some part of a tile. */
     if (stages > 1) load_ahead(tile);
 
-    const ea_part part = thread_part();
+    const ea_part part = thread_part(thread_index());
     const int lane = part.lane, warp = part.warp, qk_row = part.qk_row, qk_key = part.qk_key;
     const int pv_row = part.pv_row;
 
@@ -662,7 +671,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     bool masked;
     {
       const ea_block *b = block_at(info);
-      masked = j0 < ea_max_i32(b->keys.first, b->plain.first) || j0 + TILE_N > ea_min_i32(b->keys.end, b->plain.end);
+      masked = j0 < b->plain.first || j0 + TILE_N > b->plain.end;
     }
     if (masked) {
 #pragma unroll
@@ -834,7 +843,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
       }
       if (__syncthreads_or(found)) {
-        const ea_part part = thread_part();
+        const ea_part part = thread_part(thread_index());
         const int lane = part.lane, pv_row = part.pv_row, pv_col = part.pv_col;
         /* Rare: give it to the rows that see it by hand, then take it out of the tile. */
 #pragma unroll 1
@@ -920,7 +929,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   }
 
   /* ---- denominator, sink, lse ---- */
-  const ea_part part = thread_part();
+  const ea_part part = thread_part(thread_index());
   const int lane = part.lane, warp = part.warp, qk_row = part.qk_row, pv_row = part.pv_row, pv_col = part.pv_col;
   load_state();
   __syncthreads(); /* everyone is done with Q and the ring */
@@ -950,7 +959,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
       const bool nothing = row_max[mi][h] == MINUS_INF;
       float top = row_max[mi][h] * scale; /* log2 units */
       float factor = 1.0f;
-      const int head = block_index_y() * group + row_head(b, row, group);
+      const int head = b->kv_head * group + row_head(b, row, group);
       if (call.sinks && !nothing && row < b->rows) {
         const float sink = call.sinks_dtype == EA_F32 ? ((const float *)call.sinks)[head]
                                                       : element_value(((const uint16_t *)call.sinks)[head]);
@@ -996,7 +1005,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const int count = ea_min_i32(call.head_dim_v - chunk * CHUNK, CHUNK);
     if (count <= 0) continue;
     const int64_t token = b->token0 + row_query(b, row, group);
-    const int head = block_index_y() * group + row_head(b, row, group);
+    const int head = b->kv_head * group + row_head(b, row, group);
     uint16_t *to = (uint16_t *)call.out + token * call.out_token_stride + head * call.out_head_stride + chunk * CHUNK;
     const uint4 v = ld_shared_v4(tile_address(q_smem, row, chunk, DIM_V));
     if (launch.out_aligned && count == CHUNK) {

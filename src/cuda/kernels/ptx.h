@@ -12,19 +12,11 @@ EA_DEVICE uint32_t smem_address(const void *p) {
   return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* %tid.x, read where it is asked for: what is computed from it is not kept in registers
- * from one use to the next. */
-EA_DEVICE int thread_index(void) {
+/* %tid.x. Volatile, so that it is read once: the compiler would rather read it again than keep it. */
+EA_DEVICE int read_tid(void) {
   int tid;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
   return tid;
-}
-
-/* %ctaid.y, likewise. */
-EA_DEVICE int block_index_y(void) {
-  int index;
-  asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(index));
-  return index;
 }
 
 /* x, in a way that keeps what is computed from it from staying in registers between uses. */
