@@ -19,7 +19,7 @@
 #define SLOW_BUILD 0
 #endif
 
-enum { CASES = SLOW_BUILD ? 12 : 60, MAX_SHRINKS = 300 };
+enum { CASES = SLOW_BUILD ? 12 : 40, MAX_SHRINKS = 300 };
 #define FIRST_SEED 1
 
 /* A promise on one subject, over many seeds. */
