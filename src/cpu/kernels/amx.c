@@ -2,7 +2,7 @@
 #define EA_EXP2_DEGREE_4 /* weights are rounded to bf16 */
 #include "cpu/kernels/vec_avx512.h"
 
-enum { TILE_M = 256, TILE_N = 128, STRIP = 32 };
+enum { TILE_M = 256, TILE_N = 512, STRIP = 32 };
 
 #include "cpu/kernels/unit_bf16.h"
 
