@@ -166,12 +166,20 @@ static ea_dtype dtype_at(const block *b, const tile *t, int32_t n) {
 
 /* VL keys from rows of one type into a panel, VL x VL units at a time. */
 EA_INLINE void pack_key_panel(float *panel, const uint8_t *const *rows, int32_t units, int32_t dim, ea_dtype dtype) {
-  for (int32_t unit = 0; unit < units; unit += VL) {
-    vf x[VL];
-    for (int l = 0; l < VL; ++l) x[l] = load_units(rows[l], unit, dim, dtype);
+  const int32_t whole = dim / (VL * UNIT) * VL; /* units before the rows' last, partial vectors */
+  vf x[VL];
+  for (int32_t unit = 0; unit < whole; unit += VL) {
+    const size_t at = (size_t)unit * UNIT * bytes_of(dtype);
+#pragma GCC unroll 16
+    for (int l = 0; l < VL; ++l) x[l] = units_load_as(rows[l] + at, dtype);
     vf_transpose(x);
+#pragma GCC unroll 16
     for (int l = 0; l < VL; ++l) vf_store(panel + (size_t)(unit + l) * VL, x[l]);
   }
+  if (whole == units) return;
+  for (int l = 0; l < VL; ++l) x[l] = load_units(rows[l], whole, dim, dtype);
+  vf_transpose(x);
+  for (int l = 0; l < VL; ++l) vf_store(panel + (size_t)(whole + l) * VL, x[l]);
 }
 
 EA_INLINE void stage_row(float *to, const uint8_t *row, int32_t units, int32_t dim, ea_dtype dtype) {

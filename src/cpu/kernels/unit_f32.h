@@ -33,13 +33,17 @@ EA_INLINE vf unit_mac(vf acc, vf a, vf b) {
     }                                                                                                                  \
   } while (0)
 
+EA_INLINE vf units_load_as(const uint8_t *p, ea_dtype dtype) {
+  return vf_load_as(p, dtype);
+}
+
 /* VL units of a row of dim elements, from `unit` on; zeros past the row's end. */
 EA_INLINE vf load_units(const uint8_t *row, int32_t unit, int32_t dim, ea_dtype dtype) {
   const uint8_t *from = row + (size_t)unit * bytes_of(dtype);
-  if (unit + VL <= dim) return vf_load_as(from, dtype);
+  if (unit + VL <= dim) return units_load_as(from, dtype);
   uint8_t tail[VL * sizeof(float)] = {0};
   if (unit < dim) memcpy(tail, from, (size_t)(dim - unit) * bytes_of(dtype));
-  return vf_load_as(tail, dtype);
+  return units_load_as(tail, dtype);
 }
 
 EA_INLINE void values_pack_row(float *to, const block_dims *dims, const uint8_t *row, ea_dtype dtype) {
