@@ -10,7 +10,7 @@
 
 static _Thread_local char last_error[EA_ERROR_TEXT_BYTES];
 
-ea_status ea_fail(ea_status status, const char *format, ...) {
+void ea_set_last_error(const char *format, ...) {
   char text[EA_ERROR_TEXT_BYTES]; /* apart: an argument may be the last error itself */
   va_list args;
   va_start(args, format);
@@ -23,7 +23,6 @@ ea_status ea_fail(ea_status status, const char *format, ...) {
     if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
   }
   memcpy(last_error, text, sizeof text);
-  return status;
 }
 
 const char *ea_last_error(void) {

@@ -8,7 +8,15 @@
 
 #include "extattn.h"
 
-/* Keeps the text for ea_last_error() and returns status. */
-ea_status ea_fail(ea_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Keeps the text for ea_last_error(). */
+void ea_set_last_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static inline ea_status ea_same_status(ea_status status) {
+  return status;
+}
+
+/* Keeps the text for ea_last_error() and returns status. A macro, so that whoever reads a
+ * caller (clang-tidy too) sees that a failure is not EA_OK. */
+#define ea_fail(status, ...) (ea_set_last_error(__VA_ARGS__), ea_same_status(status))
 
 #endif
