@@ -135,9 +135,10 @@ def main():
             failed += bool(failures)
 
     if args.library:
-        size = args.library.stat().st_size
-        if size > MAX_LIBRARY_BYTES:
-            print(f"FAILED {args.library.name}: found {size} bytes, allowed {MAX_LIBRARY_BYTES}")
+        size = args.library.stat().st_size if args.library.exists() else None
+        if size is None or size > MAX_LIBRARY_BYTES:
+            found = "no such file" if size is None else f"{size} bytes"
+            print(f"FAILED {args.library}: found {found}, allowed {MAX_LIBRARY_BYTES} bytes")
             failed += 1
     print(f"{len(cubins)} cubins, {failed} failures")
     if not nvdisasm:
