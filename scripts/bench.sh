@@ -5,14 +5,15 @@ cd "$(dirname "$0")/.."
 
 commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 [ -z "$(git status --porcelain -- include src cli 2>/dev/null)" ] || commit+=-changed
-suites=(cpu)
-if build/extattn info --json | python3 -c 'import json, sys; sys.exit(not json.load(sys.stdin)["gpus"])'; then
-  suites+=(seed window mla prefix verify)
-fi
 mkdir -p bench/results
-for suite in "${suites[@]}"; do
-  record=bench/results/$(date -u +%Y-%m-%d)-$suite-$commit.json
-  build/extattn bench "$suite" --commit "$commit" --json "$record"
-  echo "recorded in $record"
-done
-echo "scripts/bench_table.py puts what is recorded into the README"
+record() { echo "bench/results/$(date -u +%Y-%m-%d)-$1-$commit.json"; }
+
+build/bench/cpu/bench_cpu --threads "1,$(nproc)" --commit "$commit" --json "$(record cpu)"
+if build/extattn info --json | python3 -c 'import json, sys; sys.exit(not json.load(sys.stdin)["gpus"])'; then
+  for suite in seed window mla prefix verify; do
+    build/extattn bench "$suite" --commit "$commit" --json "$(record "$suite")"
+  done
+else
+  echo "skipped: the GPU suites, no GPU"
+fi
+echo "recorded in bench/results; scripts/bench_table.py puts what is there into the README"

@@ -5,8 +5,9 @@
 
 FILE (README.md) has a line beginning "<!-- performance:" and one "<!-- end of performance -->";
 what stands between them is replaced, or with --check only compared. A record is what `extattn
-bench SUITE --json` or bench/peers.py wrote; of records that tell the same (kind, suite,
-device, threads) only the newest is shown. Nothing is shown that was not recorded.
+bench SUITE --json`, bench/peers.py, bench_cpu or bench/cpu/compare_torch.py wrote; of records
+that tell the same (kind, suite, device, threads) only the newest is shown. Nothing is shown
+that was not recorded.
 """
 
 import argparse
@@ -18,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- performance:", "<!-- end of performance -->"
 
 SUITES = {
+    "torch": "On a CPU, beside torch",
+    "peak": "On a CPU, beside the peak of its instructions",
     "cpu": "On a CPU",
     "seed": "No prefix, causal, 16,384 tokens",
     "window": "Sliding window",
@@ -104,18 +107,69 @@ def peer_sections(record):
         yield key, table(["shape", "ms", "TFLOP/s", *(f"{PEERS[p]} takes" for p in peers)], rows), origin(record, device, threads)
 
 
+def tokens_shape(row):
+    return shape(row | {"head_dim_v": 0, "seqs": 1, "prefix": 0, "extend": row["tokens"], "window": 0})
+
+
+def torch_sections(record):
+    """The CPU backend and torch's attention, in turns."""
+    rows = [
+        [tokens_shape(r), str(r["threads"]), f"{r['extattn']['gflops']:.0f}", f"{r['torch']['gflops']:.0f}", f"{r['ratio']:.2f}x"]
+        for r in record["results"]
+    ]
+    method = record["method"]
+    source = (
+        f"{record['processor']}; {record['date'][:10]}, commit {record['commit'][:12]}; "
+        f"medians of {method['repeats']} after {method['warm_up']}, in turns; torch {record['versions']['torch']}"
+    )
+    heads = ["shape", "threads", "GFLOP/s", "torch GFLOP/s", "torch takes"]
+    yield ("torch", "torch", record["processor"], 0), table(heads, rows), source
+
+
+# The instruction that each kind of kernel lives on, as bench_cpu names its peak.
+PEAK_OF = {"amx": "tdpbf16ps", "avx512_bf16": "vdpbf16ps", "avx512": "fma_avx512", "avx2": "fma_avx2"}
+
+
+def peak_sections(record):
+    """The CPU backend and the measured peak of the instruction that it uses."""
+    peaks = {row["threads"]: row for row in record["peaks"]}
+    rows = []
+    for r in record["results"]:
+        name = next((PEAK_OF[isa] for isa in PEAK_OF if r["kernel"].startswith(isa)), None)
+        peak = peaks[r["threads"]].get(f"{name}_gflops")
+        share = [f"{peak:.0f}", f"{100 * r['gflops'] / peak:.0f} %"] if peak else ["", ""]
+        rows.append([tokens_shape(r), str(r["threads"]), r["kernel"], f"{r['gflops']:.0f}", *share])
+    source = f"{record['processor']}; {record['date'][:10]}, commit {record['commit'][:12]}; medians of {record['repeats']}"
+    heads = ["shape", "threads", "kernel", "GFLOP/s", "peak", "of the peak"]
+    # One record for each instruction set that was forced.
+    kinds = "+".join(sorted({r["kernel"] for r in record["results"]}))
+    yield ("peak", "peak", record["processor"], kinds), table(heads, rows), source
+
+
+def kind_of(record):
+    if "cases" in record:
+        return peer_sections
+    if "peaks" in record:
+        return peak_sections
+    if "results" in record and "torch" in record.get("versions", {}):
+        return torch_sections
+    if record.get("command") == "bench" and record.get("suite") != "replay":
+        return bench_sections
+    return None
+
+
 def sections(folder):
     newest = {}
     for path in sorted(folder.rglob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
-        make = peer_sections if "cases" in record else bench_sections if record.get("command") == "bench" else None
-        if make is None or record.get("suite") == "replay":
+        make = kind_of(record)
+        if make is None:
             continue
         for key, text, source in make(record):
             if key not in newest or newest[key][0] < record["date"]:
                 newest[key] = (record["date"], text, source, path)
     order = list(SUITES)
-    return sorted(newest.items(), key=lambda item: (order.index(item[0][1]), item[0]))
+    return sorted(newest.items(), key=lambda item: (order.index(item[0][1]), tuple(map(str, item[0]))))
 
 
 def performance(folder):
