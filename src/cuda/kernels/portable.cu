@@ -75,7 +75,7 @@
 
 #define STATE_IN_SHARED ea_portable_state_in_shared(shape_constants())
 
-/* Copying: eight threads a row. */
+/* A tile is copied in passes, eight threads a row. */
 #define PASS_ROWS (THREADS / 8)
 #define PASSES (TILE_N / PASS_ROWS)
 
@@ -205,6 +205,25 @@ EA_DEVICE void load_row_chunk(uint32_t dst, const char *row, int chunk, int dim,
   }
 }
 
+/* The sources of a call's rows. Looked up in the parameters anew at each use. */
+EA_DEVICE ea_source fresh_source(const ea_portable_launch &launch) {
+  const ea_source source = {EA_ELEMENT_16BIT, read_anew(launch.kv_aligned) != 0};
+  return source;
+}
+EA_DEVICE ea_source cached_source(const ea_call &call, const ea_portable_launch &launch) {
+  const int type = read_anew(call.cache_dtype);
+  const ea_source source = {type == EA_E4M3   ? EA_ELEMENT_E4M3
+                            : type == EA_E5M2 ? EA_ELEMENT_E5M2
+                                              : EA_ELEMENT_16BIT,
+                            read_anew(launch.cache_aligned) != 0};
+  return source;
+}
+
+/* Behind the row addresses in a tile's table: how it can be copied, and how many of the rows come
+ * from the pool. */
+#define TABLE_SPEED (2 * TILE_N * 8)
+#define TABLE_PREFIX_ROWS (TABLE_SPEED + 4)
+
 /* How a tile can be copied. */
 typedef enum {
   EA_LOAD_WHOLE, /* by cp.async, every row and every column there */
@@ -212,29 +231,34 @@ typedef enum {
   EA_LOAD_ANY    /* widening 8-bit elements or reading them one by one */
 } ea_speed;
 
-/* Copies one K or V tile. rows: shared-memory address of TILE_N row addresses (0: zeros). */
+/* Copying: eight threads a row, 128 bytes of it at a time, so that a row's address is read once
+ * and every step from there is a constant. */
+EA_DEVICE void read_row_addresses(const char *source[PASSES], int tid, uint32_t rows) {
+#pragma unroll
+  for (int pass = 0; pass < PASSES; pass++) {
+    source[pass] = (const char *)ld_shared_b64(rows + (tid / 8 + pass * PASS_ROWS) * 8) + tid % 8 * 16;
+  }
+}
+
+/* A tile that is all there. */
+template <int PITCH> EA_DEVICE void copy_whole(const char *const source[PASSES], int tid, uint32_t dst) {
+  const uint32_t first = tile_address(dst, tid / 8, tid % 8, PITCH);
+#pragma unroll
+  for (int pass = 0; pass < PASSES; pass++) {
+#pragma unroll
+    for (int chunk = 0; chunk < PITCH / CHUNK; chunk += 8) {
+      cp_async_16(first + pass * PASS_ROWS * PITCH * 2 + chunk * 16, source[pass] + chunk * 16, 16);
+    }
+  }
+}
+
+/* Any other. table: shared-memory address of what `answer` wrote for the tile; rows: of its TILE_N
+ * row addresses (0: zeros). */
 template <int PITCH>
-EA_DEVICE void load_tile(int tid, uint32_t dst, uint32_t rows, int dim, int prefix_rows, ea_speed speed,
-                         ea_source fresh, ea_source cached, const void *somewhere) {
-  /* Eight threads a row, 128 bytes of it at a time: a row's address is read once, and every
-   * step from there is a constant. */
+EA_DEVICE void copy_partial(const ea_call &call, const ea_portable_launch &launch, int tid, uint32_t dst, uint32_t rows,
+                            uint32_t table, int dim, ea_speed speed) {
   const int first_row = tid / 8, chunk0 = tid % 8;
   const uint32_t first = tile_address(dst, first_row, chunk0, PITCH);
-  if (speed == EA_LOAD_WHOLE) {
-    const char *source[PASSES];
-#pragma unroll
-    for (int pass = 0; pass < PASSES; pass++) {
-      source[pass] = (const char *)ld_shared_b64(rows + (first_row + pass * PASS_ROWS) * 8) + chunk0 * 16;
-    }
-#pragma unroll
-    for (int pass = 0; pass < PASSES; pass++) {
-#pragma unroll
-      for (int chunk = 0; chunk < PITCH / CHUNK; chunk += 8) {
-        cp_async_16(first + pass * PASS_ROWS * PITCH * 2 + chunk * 16, source[pass] + chunk * 16, 16);
-      }
-    }
-    return;
-  }
   if (speed == EA_LOAD_FAST) {
 #pragma unroll 1
     for (int row = 0; row < TILE_N; row += PASS_ROWS) {
@@ -243,12 +267,14 @@ EA_DEVICE void load_tile(int tid, uint32_t dst, uint32_t rows, int dim, int pref
       for (int chunk = 0; chunk < PITCH / CHUNK; chunk += 8) {
         const bool there = source != 0 && (chunk + chunk0) * CHUNK < dim;
         cp_async_16(first + row * PITCH * 2 + chunk * 16,
-                    there ? source + (chunk + chunk0) * 16 : (const char *)somewhere, there ? 16 : 0);
+                    there ? source + (chunk + chunk0) * 16 : (const char *)call.q.data, there ? 16 : 0);
       }
     }
     return;
   }
   const int chunks = PITCH / CHUNK, total = TILE_N * chunks;
+  const int prefix_rows = (int)ld_shared_b32(table + TABLE_PREFIX_ROWS);
+  const ea_source fresh = fresh_source(launch), cached = cached_source(call, launch);
 #pragma unroll 1
   for (int index = tid; index < total; index += THREADS) {
     const int row = index / chunks, chunk = index % chunks;
@@ -396,20 +422,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   const uint32_t stats = base + (uint32_t)layout.stats; /* QN x M maxima or sums */
   const uint32_t row_factors = stats + QK_WARPS_N * TILE_M * 4;
 
-  /* The sources of rows; looked up in the parameters anew at each use. */
-  const auto fresh_source = [&]() {
-    const ea_source source = {EA_ELEMENT_16BIT, read_anew(launch.kv_aligned) != 0};
-    return source;
-  };
-  const auto cached_source = [&]() {
-    const int type = read_anew(call.cache_dtype);
-    const ea_source source = {type == EA_E4M3   ? EA_ELEMENT_E4M3
-                              : type == EA_E5M2 ? EA_ELEMENT_E5M2
-                                                : EA_ELEMENT_16BIT,
-                              read_anew(launch.cache_aligned) != 0};
-    return source;
-  };
-
   /* ---- addresses of keys: of K rows by the first TILE_N threads, of V rows by the next; two
    * tiles' worth are kept ---- */
   uint32_t slot_number = 0; /* of this thread's key in the tile asked for last; the launch sees that it fits */
@@ -434,7 +446,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const char *row = 0;
     if (key >= b->keys.first && key < b->keys.end) {
       if (key < b->view.prefix) {
-        const int bytes = cached_source().element == EA_ELEMENT_16BIT ? 2 : 1;
+        const int bytes = cached_source(call, launch).element == EA_ELEMENT_16BIT ? 2 : 1;
         const ea_pool &pool = of_v ? call.v_cache : call.k_cache;
         row = (const char *)pool.data +
               slot_offset(pool, slot_number, call.page_size, launch.page_magic, b->kv_head) * bytes;
@@ -447,30 +459,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     st_shared_b64(table_of(tile) + (uint32_t)tid * 8, (uint64_t)row); /* V's rows follow K's */
     if (tid == 0) {
       const int prefix_rows = b->view.prefix - j0; /* this many rows come from the pool */
-      const ea_source cached = cached_source();
+      const ea_source cached = cached_source(call, launch);
       const bool cached_fast = cached.aligned && cached.element == EA_ELEMENT_16BIT;
-      const bool fresh_fast = fresh_source().aligned;
+      const bool fresh_fast = fresh_source(launch).aligned;
       const bool by_cp_async = (prefix_rows <= 0 || cached_fast) && (prefix_rows >= TILE_N || fresh_fast);
       const bool rows_there = j0 >= b->keys.first && j0 + TILE_N <= b->keys.end;
-      const ea_speed speed = !by_cp_async ? EA_LOAD_ANY : rows_there ? EA_LOAD_WHOLE : EA_LOAD_FAST;
-      st_shared_b32(table_of(tile) + 2 * TILE_N * 8, (uint32_t)speed);
-      st_shared_b32(table_of(tile) + 2 * TILE_N * 8 + 4, (uint32_t)ea_max_i32(prefix_rows, 0));
+      const bool whole = rows_there && call.head_dim == DIM && call.head_dim_v == DIM_V;
+      const ea_speed speed = !by_cp_async ? EA_LOAD_ANY : whole ? EA_LOAD_WHOLE : EA_LOAD_FAST;
+      st_shared_b32(table_of(tile) + TABLE_SPEED, (uint32_t)speed);
+      st_shared_b32(table_of(tile) + TABLE_PREFIX_ROWS, (uint32_t)ea_max_i32(prefix_rows, 0));
     }
   };
   /* Starts the copies of a tile; the slot's full barrier falls when all threads' are done. */
   const auto load = [&](int tile, int slot) {
     const uint32_t k_tile = ring + (uint32_t)(slot * layout.stage_bytes);
     const uint32_t table = table_of(tile);
-    const ea_speed speed = (ea_speed)ld_shared_b32(table + 2 * TILE_N * 8);
-    const int prefix_rows = (int)ld_shared_b32(table + 2 * TILE_N * 8 + 4);
-    const ea_speed k_speed = speed == EA_LOAD_WHOLE && call.head_dim != DIM ? EA_LOAD_FAST : speed;
-    const ea_speed v_speed = speed == EA_LOAD_WHOLE && call.head_dim_v != DIM_V ? EA_LOAD_FAST : speed;
-    load_tile<DIM>(thread_index(), k_tile, table, call.head_dim, prefix_rows, k_speed, fresh_source(), cached_source(),
-                   call.q.data);
-    load_tile<DIM_V>(thread_index(), k_tile + TILE_N * DIM * 2, table + TILE_N * 8, call.head_dim_v, prefix_rows,
-                     v_speed, fresh_source(), cached_source(), call.q.data);
+    const uint32_t v_tile = k_tile + TILE_N * DIM * 2, v_rows = table + TILE_N * 8;
+    const int tid = thread_index();
+    const ea_speed speed = (ea_speed)ld_shared_b32(table + TABLE_SPEED);
+    if (speed == EA_LOAD_WHOLE) {
+      const char *k_source[PASSES], *v_source[PASSES];
+      read_row_addresses(k_source, tid, table);
+      read_row_addresses(v_source, tid, v_rows);
+      copy_whole<DIM>(k_source, tid, k_tile);
+      copy_whole<DIM_V>(v_source, tid, v_tile);
+    } else {
+      copy_partial<DIM>(call, launch, tid, k_tile, table, table, call.head_dim, speed);
+      copy_partial<DIM_V>(call, launch, tid, v_tile, v_rows, table, call.head_dim_v, speed);
+      __threadfence_block(); /* plain stores, if any: before the arrival below */
+    }
     cp_async_mbarrier_arrive_noinc(full_barrier(slot));
-    if (speed == EA_LOAD_ANY) __threadfence_block(); /* plain stores: before the arrival below */
     mbarrier_arrive(full_barrier(slot));
   };
 
