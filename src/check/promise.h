@@ -52,8 +52,10 @@ ea_spec ea_spec_in_f32(const ea_spec *spec);
 /* The exact answer: the float64 reference on ea_spec_in_f32. */
 bool ea_run_exact(const ea_subject *subject, const ea_spec *spec, ea_result *result, ea_verdict *verdict);
 
-/* Breaks the promise unless a result is as close to the exact one as promise 4 says. */
-void ea_judge_accuracy(const char *what, const ea_spec *spec, const ea_result *result, const ea_result *exact,
-                       ea_verdict *verdict);
+/* Breaks the promise unless a result is as close to the exact one as promise 4 says. A merge
+ * starts from parts that were rounded to the type once more than promise 4 reckons with: merged
+ * allows it that rounding. */
+void ea_judge_accuracy(const char *what, const ea_spec *spec, bool merged, const ea_result *result,
+                       const ea_result *exact, ea_verdict *verdict);
 
 #endif
