@@ -1,7 +1,7 @@
-/* Measures the CPU backend through the public API: causal attention of one sequence without a
- * prefix, and the peaks of the processor's multiply-add instructions beside it.
+/* Measures the CPU backend through the public API: causal attention of one sequence, its prefix
+ * (if any) in shuffled slots, and the peaks of the processor's multiply-add instructions.
  *
- *     bench_cpu [--shapes bf16:64:8/8:2048,f32:128:8/8:2048] [--threads 1,16] [--isa auto]
+ *     bench_cpu [--shapes bf16:64:8/8:2048,bf16:128:32/8:8192+512] [--threads 1,16] [--isa auto]
  *               [--repeats 9] [--commit HASH] [--json FILE]
  *
  * GFLOP/s count 4 * D for each visible pair and query head. */
@@ -21,7 +21,7 @@ enum { MAX_LIST = 64, MAX_REPEATS = 101 };
 
 typedef struct shape {
   ea_dtype dtype;
-  int32_t head_dim, num_q_heads, num_kv_heads, tokens;
+  int32_t head_dim, num_q_heads, num_kv_heads, tokens, prefix;
 } shape;
 
 typedef struct options {
@@ -97,22 +97,44 @@ static ea_isa isa_named(const char *name) {
   return EA_ISA_AUTO;
 }
 
+/* A number from 0 on at *at, which then points past it and the mark that must follow. */
+static int32_t take_number(const char **at, char mark) {
+  char *end;
+  const long n = strtol(*at, &end, 10);
+  if (end == *at || n < 0 || n > INT32_MAX || *end != mark) fail("arguments: a number was expected", *at);
+  *at = mark ? end + 1 : end;
+  return (int32_t)n;
+}
+
+/* TYPE:DIM:HEADS/KV_HEADS:TOKENS or ...:PREFIX+TOKENS */
+static shape parse_shape(const char *text) {
+  shape s;
+  const char *colon = strchr(text, ':');
+  char dtype[8] = "";
+  if (!colon || colon - text >= (long)sizeof dtype) fail("--shapes: allowed TYPE:DIM:HEADS/KV_HEADS:TOKENS", text);
+  memcpy(dtype, text, (size_t)(colon - text));
+  const char *at = colon + 1;
+  s.dtype = dtype_named(dtype);
+  s.head_dim = take_number(&at, ':');
+  s.num_q_heads = take_number(&at, '/');
+  s.num_kv_heads = take_number(&at, ':');
+  s.prefix = strchr(at, '+') ? take_number(&at, '+') : 0;
+  s.tokens = take_number(&at, 0);
+  return s;
+}
+
 static void parse_shapes(char *text, options *to) {
   to->num_shapes = 0;
   for (char *item = strtok(text, ","); item && to->num_shapes < MAX_LIST; item = strtok(NULL, ",")) {
-    shape *s = &to->shapes[to->num_shapes++];
-    char dtype[8];
-    if (sscanf(item, "%7[^:]:%d:%d/%d:%d", dtype, &s->head_dim, &s->num_q_heads, &s->num_kv_heads, &s->tokens) != 5) {
-      fail("--shapes: allowed TYPE:DIM:HEADS/KV_HEADS:TOKENS", item);
-    }
-    s->dtype = dtype_named(dtype);
+    to->shapes[to->num_shapes++] = parse_shape(item);
   }
 }
 
 static void parse_threads(char *text, options *to) {
   to->num_threads = 0;
   for (char *item = strtok(text, ","); item && to->num_threads < MAX_LIST; item = strtok(NULL, ",")) {
-    to->threads[to->num_threads++] = atoi(item);
+    const char *at = item;
+    to->threads[to->num_threads++] = take_number(&at, 0);
   }
 }
 
@@ -134,9 +156,10 @@ static options parse(int argc, char **argv) {
     case 'i':
       o.isa = isa_named(optarg);
       break;
-    case 'r':
-      o.repeats = atoi(optarg);
-      break;
+    case 'r': {
+      const char *at = optarg;
+      o.repeats = take_number(&at, 0);
+    } break;
     case 'c':
       o.commit = optarg;
       break;
@@ -173,6 +196,18 @@ static void *random_tensor(ea_dtype dtype, size_t count, uint64_t seed) {
   return data;
 }
 
+static int32_t *shuffled(int32_t count) {
+  int32_t *order = allocate((size_t)count * sizeof *order + 1);
+  uint64_t seed = 6;
+  for (int32_t i = 0; i < count; ++i) {
+    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    const int32_t at = (int32_t)((seed >> 33) % (uint64_t)(i + 1));
+    order[i] = order[at];
+    order[at] = i;
+  }
+  return order;
+}
+
 static void median_of(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t bytes, int repeats,
                       result *to) {
   double times[MAX_REPEATS];
@@ -191,7 +226,8 @@ static result measure(const shape *s, int threads, const options *o) {
   const size_t q_count = (size_t)s->tokens * (size_t)s->num_q_heads * (size_t)s->head_dim;
   const size_t k_count = (size_t)s->tokens * (size_t)s->num_kv_heads * (size_t)s->head_dim;
   const int32_t qo_indptr[] = {0, s->tokens};
-  const int32_t kv_indptr[] = {0, 0};
+  const int32_t kv_indptr[] = {0, s->prefix};
+  const size_t pool_count = (size_t)(s->prefix + 1) * (size_t)s->num_kv_heads * (size_t)s->head_dim;
   result r = {.shape = *s, .threads = threads};
 
   ea_context_options device = EA_CONTEXT_OPTIONS_INIT;
@@ -202,6 +238,9 @@ static result measure(const shape *s, int threads, const options *o) {
   problem.num_q_heads = s->num_q_heads;
   problem.num_kv_heads = s->num_kv_heads;
   problem.head_dim = s->head_dim;
+  void *k_pool = random_tensor(s->dtype, pool_count, 4);
+  void *v_pool = random_tensor(s->dtype, pool_count, 5);
+  int32_t *slots = shuffled(s->prefix);
   ea_batch batch = EA_BATCH_INIT;
   batch.num_seqs = 1;
   batch.num_tokens = s->tokens;
@@ -209,6 +248,11 @@ static result measure(const shape *s, int threads, const options *o) {
   batch.k.data = random_tensor(s->dtype, k_count, 2);
   batch.v.data = random_tensor(s->dtype, k_count, 3);
   batch.out.data = allocate(q_count * ea_dtype_size(s->dtype));
+  batch.num_pages = s->prefix + 1;
+  batch.num_kv_indices = s->prefix;
+  batch.k_cache.data = k_pool;
+  batch.v_cache.data = v_pool;
+  batch.kv_indices = slots;
   batch.qo_indptr = qo_indptr;
   batch.kv_indptr = kv_indptr;
 
@@ -223,7 +267,7 @@ static result measure(const shape *s, int threads, const options *o) {
   void *workspace = allocate(bytes ? bytes : 1);
   median_of(plan, &batch, workspace, bytes, o->repeats, &r);
   (void)snprintf(r.kernel, sizeof r.kernel, "%s", info.kernel);
-  const double pairs = (double)s->tokens * (s->tokens + 1) / 2 * s->num_q_heads;
+  const double pairs = ((double)s->tokens * (s->tokens + 1) / 2 + (double)s->tokens * s->prefix) * s->num_q_heads;
   r.gflops = 4.0 * s->head_dim * pairs / r.median_ms * 1e-6;
 
   ea_plan_destroy(plan);
@@ -233,6 +277,9 @@ static result measure(const shape *s, int threads, const options *o) {
   free(batch.v.data);
   free(batch.out.data);
   free(workspace);
+  free(k_pool);
+  free(v_pool);
+  free(slots);
   return r;
 }
 
@@ -276,11 +323,12 @@ static void write_json(const options *o, const result *results, int count, doubl
   for (int i = 0; i < count; ++i) {
     const result *r = &results[i];
     fprintf(f,
-            "%s\n    {\"dtype\": \"%s\", \"head_dim\": %d, \"num_q_heads\": %d, \"num_kv_heads\": %d, \"tokens\": %d, "
+            "%s\n    {\"dtype\": \"%s\", \"head_dim\": %d, \"num_q_heads\": %d, \"num_kv_heads\": %d, \"prefix\": %d, "
+            "\"tokens\": %d, "
             "\"threads\": %d, \"kernel\": \"%s\", \"median_ms\": %.4f, \"min_ms\": %.4f, \"max_ms\": %.4f, "
             "\"gflops\": %.1f}",
             i ? "," : "", ea_dtype_name(r->shape.dtype), r->shape.head_dim, r->shape.num_q_heads, r->shape.num_kv_heads,
-            r->shape.tokens, r->threads, r->kernel, r->median_ms, r->min_ms, r->max_ms, r->gflops);
+            r->shape.prefix, r->shape.tokens, r->threads, r->kernel, r->median_ms, r->min_ms, r->max_ms, r->gflops);
   }
   fprintf(f, "\n  ]\n}\n");
   if (fclose(f) != 0) fail("--json: cannot be written", o->json);
@@ -298,13 +346,14 @@ int main(int argc, char **argv) {
         printf("%d threads: %s peak %.0f GFLOP/s\n", o.threads[t], peaks[p].name, peak_gflops[t][p]);
     }
   }
-  printf("%-5s %4s %7s %7s %7s  %-14s %9s %9s\n", "type", "dim", "heads", "tokens", "threads", "kernel", "ms",
-         "GFLOP/s");
+  printf("%-5s %4s %7s %8s %7s %7s  %-14s %9s %9s\n", "type", "dim", "heads", "prefix", "tokens", "threads", "kernel",
+         "ms", "GFLOP/s");
   for (int s = 0; s < o.num_shapes; ++s) {
     for (int t = 0; t < o.num_threads; ++t) {
       const result r = measure(&o.shapes[s], o.threads[t], &o);
-      printf("%-5s %4d %4d/%-3d %6d %7d  %-14s %9.3f %9.1f\n", ea_dtype_name(r.shape.dtype), r.shape.head_dim,
-             r.shape.num_q_heads, r.shape.num_kv_heads, r.shape.tokens, r.threads, r.kernel, r.median_ms, r.gflops);
+      printf("%-5s %4d %4d/%-3d %7d %7d %7d  %-14s %9.3f %9.1f\n", ea_dtype_name(r.shape.dtype), r.shape.head_dim,
+             r.shape.num_q_heads, r.shape.num_kv_heads, r.shape.prefix, r.shape.tokens, r.threads, r.kernel,
+             r.median_ms, r.gflops);
       (void)fflush(stdout);
       results[count++] = r;
     }

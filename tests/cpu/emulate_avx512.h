@@ -320,6 +320,7 @@ static inline void emu_tile_dpbf16ps(int to, int left, int right) {
   }
 }
 
+/* The names are the compiler's, on purpose. NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 #define _mm512_set1_ps emu_mm512_set1_ps
 #define _mm512_set1_epi32 emu_mm512_set1_epi32
 #define _mm512_load_ps emu_mm512_load_ps
@@ -381,5 +382,6 @@ static inline void emu_tile_dpbf16ps(int to, int left, int right) {
 #define _tile_stored emu_tile_stored
 #undef _tile_dpbf16ps
 #define _tile_dpbf16ps emu_tile_dpbf16ps
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 #endif
