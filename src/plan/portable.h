@@ -25,7 +25,7 @@
   X(d576, 576, 576, 64, 32, 4, 2, 2, 4, 1)                                                                             \
   X(d128_small, 128, 128, 128, 32, 4, 1, 4, 1, 1)                                                                      \
   X(d256_small, 256, 256, 64, 32, 4, 1, 4, 1, 1)                                                                       \
-  X(d576_small, 576, 576, 32, 16, 2, 2, 2, 2, 1)
+  X(d576_small, 576, 576, 32, 16, 2, 2, 1, 4, 1)
 
 /* EA_PORTABLE_d64_M and so on: constants for the kernel, which is compiled once a shape. */
 #define EA_PORTABLE_CONSTANTS(name, d, dv, m, n, qm, qn, pm, pn, blocks)                                               \

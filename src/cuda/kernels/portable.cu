@@ -381,10 +381,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   const uint32_t base = smem_address(smem);
   const uint32_t info = base + (uint32_t)layout.block;
   const uint32_t barriers = base + (uint32_t)layout.barriers;
-  if (threadIdx.x < (uint32_t)stages) {
-    mbarrier_init(barriers + threadIdx.x * 16, 2 * THREADS);      /* full: two arrivals a thread, see load */
-    mbarrier_init(barriers + threadIdx.x * 16 + 8, THREADS / 32); /* empty: one a warp */
-  }
 
   /* ---- which rows, which tiles ---- */
   int first_tile;
@@ -411,6 +407,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     first_tile = b.first_tile = b.keys.first / TILE_N;
     b.end_tile = b.keys.end > b.keys.first ? (b.keys.end + TILE_N - 1) / TILE_N : first_tile;
     any_tile = b.end_tile > first_tile;
+    if (threadIdx.x < (uint32_t)stages) {
+      mbarrier_init(barriers + threadIdx.x * 16, 2 * THREADS); /* full: two arrivals a thread, see load */
+      mbarrier_init(barriers + threadIdx.x * 16 + 8, THREADS); /* empty */
+    }
     if (threadIdx.x == 0) *(ea_block *)(smem + layout.block) = b;
   }
   __syncthreads();
@@ -939,8 +939,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
 
     if (tile + stages < block_at(info)->end_tile) answer(tile + stages);
-    __syncwarp();
-    if (thread_index() % 32 == 0) mbarrier_arrive(empty_barrier((int)(position / 2)));
+    mbarrier_arrive(empty_barrier((int)(position / 2)));
     position += 2;
     if (position / 2 == (uint32_t)stages) position = (position & 1) ^ 1;
     if (tile + 1 == block_at(info)->end_tile) break;
@@ -951,6 +950,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   const int lane = part.lane, warp = part.warp, qk_row = part.qk_row, pv_row = part.pv_row, pv_col = part.pv_col;
   load_state();
   __syncthreads(); /* everyone is done with Q and the ring */
+  if (thread_index() < stages) {
+    mbarrier_inval(full_barrier(thread_index()));
+    mbarrier_inval(empty_barrier(thread_index()));
+  }
   const ea_block *b = block_at(info);
   float factor_out[QK_MI][2];
 #pragma unroll

@@ -42,6 +42,9 @@ EA_DEVICE void cp_async_wait_all(void) {
 EA_DEVICE void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
+EA_DEVICE void mbarrier_inval(uint32_t barrier) {
+  asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
 EA_DEVICE void mbarrier_arrive(uint32_t barrier) {
   asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
 }
