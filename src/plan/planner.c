@@ -19,8 +19,8 @@ static const ea_arch archs[] = {
 /* What the system keeps of each block's shared memory (same source). */
 #define RESERVED_SMEM_BYTES 1024
 
-/* Deeper rings than this were never faster on an H200 (bench/results): two tiles in flight
- * hide the latency, and a third the jitter. */
+/* Deeper rings were not faster on an H200: depths 1 to 3 are recorded in bench/results, and at D = 64
+ * depth 4 lost the third block on the multiprocessor. */
 #define DEEPEST_USEFUL 3
 
 #define SHAPE_ENTRY(name, d, dv, m, n, qm, qn, pm, pn, blocks) {#name, d, dv, m, n, qm, qn, pm, pn, blocks},

@@ -146,6 +146,11 @@ static void check_tile_needs_mask(const ea_view *view, mask_kind kind) {
         for (int32_t j1 = j0 + 1; j1 <= beyond; j1++) {
           const bool needs = ea_tile_needs_mask(view, i0, i1, j0, j1);
           const bool all = all_seen(view, i0, i1, j0, j1);
+          const ea_key_range unmasked = ea_unmasked_keys(view, i0, i1);
+          if (needs == (unmasked.first <= j0 && j1 <= unmasked.end)) {
+            FAIL_FOR(view, "queries [%d, %d), keys [%d, %d): needs a mask: %d, but unmasked are [%d, %d)", i0, i1, j0,
+                     j1, needs, unmasked.first, unmasked.end);
+          }
           const bool exact = kind == NO_MASK || kind == HIDES_ALL;
           if ((!needs && !all) || (exact && needs && all)) {
             FAIL_FOR(view, "queries [%d, %d), keys [%d, %d): needs a mask: %d, all visible: %d", i0, i1, j0, j1, needs,
@@ -228,8 +233,11 @@ static void check_large_tiles(const ea_view *view, int32_t i0, int32_t i1, const
         const int32_t j = keys->at[c];
         for (int32_t i = i0; i < i1 && j >= j0 && j < j1; i++) all = all && sees(view, i, j);
       }
-      if (ea_tile_needs_mask(view, i0, i1, j0, j1) == all) {
-        FAIL_FOR(view, "queries [%d, %d), keys [%d, %d): all visible: %d", i0, i1, j0, j1, all);
+      const ea_key_range unmasked = ea_unmasked_keys(view, i0, i1);
+      const bool inside = unmasked.first <= j0 && j1 <= unmasked.end;
+      if (ea_tile_needs_mask(view, i0, i1, j0, j1) == all || inside != all) {
+        FAIL_FOR(view, "queries [%d, %d), keys [%d, %d): all visible: %d, unmasked [%d, %d)", i0, i1, j0, j1, all,
+                 unmasked.first, unmasked.end);
       }
     }
     const int32_t tile_end = keys->at[a] / 256 * 256 + 256;
