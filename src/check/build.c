@@ -411,6 +411,7 @@ static ea_status make_sinks(builder *b) {
   for (int32_t h = 0; h < problem->num_q_heads; h++) {
     double sink;
     ea_rng_normal(&rng, &sink, 1);
+    if (ea_rng_percent(&rng, 12)) sink *= 200.0; /* takes the whole row, or nothing of it */
     ea_store_double(sinks, dtype, h, rounded(2.0 * sink, problem->sinks_dtype ? EA_F32 : b->spec->round_to));
   }
   b->c->batch.sinks = sinks;

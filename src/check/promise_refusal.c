@@ -40,7 +40,7 @@ static void expect_refusal(const refusal *r, const char *spoiled, const char *ca
  * Fields
  * ---------------------------------------------------------------------------------- */
 
-typedef enum field_kind { BYTE, I32, I64, SIZE, F64, IS_NULL, OFF_BY_ONE } field_kind;
+typedef enum field_kind { BYTE, I32, I64, SIZE, F64, IS_NULL, OFF_BY_ONE, ONE_LESS } field_kind;
 
 /* When spoiling a field spoils the call. */
 typedef enum condition {
@@ -106,7 +106,7 @@ static bool spoil(const field *f, void *structure) {
   char *at = (char *)structure + f->offset;
   const int32_t i32 = (int32_t)(f->kind == I32 ? f->value : 0);
   const int64_t i64 = (int64_t)(f->kind == I64 ? f->value : 0);
-  const size_t size = (size_t)(f->kind == SIZE ? f->value : 0);
+  size_t size = (size_t)(f->kind == SIZE ? f->value : 0);
   const unsigned char byte = (unsigned char)(f->kind == BYTE ? f->value : 0);
   char *pointer = NULL;
   switch (f->kind) {
@@ -133,6 +133,11 @@ static bool spoil(const field *f, void *structure) {
     if (!pointer) return false;
     pointer++;
     memcpy(at, &pointer, sizeof pointer);
+    return true;
+  case ONE_LESS:
+    memcpy(&size, at, sizeof size);
+    size--;
+    memcpy(at, &size, sizeof size);
     return true;
   }
   return false;
@@ -253,6 +258,7 @@ static const field workspace_fields[] = {
     {AT(ea_runner_args, workspace), IS_NULL, ALWAYS, 0},
     {AT(ea_runner_args, workspace), OFF_BY_ONE, ALWAYS, 0},
     {AT(ea_runner_args, workspace_bytes), SIZE, ALWAYS, 0},
+    {AT(ea_runner_args, workspace_bytes), ONE_LESS, ALWAYS, 0},
 };
 
 enum {
