@@ -38,7 +38,7 @@ build_and_test() {
     return
   fi
   ctest --preset "$preset" --parallel "$(nproc)" --timeout 900 --output-junit "$report" "$@" |
-    grep -vE '^ +Start +[0-9]+:|^Test project|^Label Time Summary|sec\*proc|^$'
+    grep --line-buffered -vE '^ +Start +[0-9]+:|^Test project|^Label Time Summary|sec\*proc|^$'
   if [ -s "$report" ]; then
     add_report "$report"
   else
