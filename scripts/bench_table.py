@@ -108,7 +108,7 @@ def peer_sections(record):
 
 
 def tokens_shape(row):
-    return shape(row | {"head_dim_v": 0, "seqs": 1, "prefix": 0, "extend": row["tokens"], "window": 0})
+    return shape(row | {"head_dim_v": 0, "seqs": 1, "prefix": row.get("prefix", 0), "extend": row["tokens"], "window": 0})
 
 
 def torch_sections(record):
