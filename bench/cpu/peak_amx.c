@@ -21,6 +21,7 @@ double peak_amx(void) {
     config.bytes_a_row[i] = BYTES_A_ROW;
     config.rows[i] = ROWS;
   }
+  __asm__ volatile("" : : "r"(&config) : "memory"); /* gcc 12's LDTILECFG only says the first eight bytes */
   _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);

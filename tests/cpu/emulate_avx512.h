@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EMULATE static inline __attribute__((always_inline))
+#define EMULATE static __attribute__((unused))
 
 /* The lanes of a register, for loops over them. */
 typedef union emu_lanes {

@@ -245,10 +245,13 @@ EA_INLINE void fetch_row(const uint8_t *row, size_t bytes) {
   for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
 }
 
-/* Asks for a tile's rows ahead of their use: in scattered slots, no processor guesses them. (Inlined,
- * since gcc takes a function that only prefetches for one without effect and drops its calls.) */
-EA_INLINE void fetch_tile(const block *b, const tile *t) {
-  for (int32_t n = t->first; n < t->end; ++n) {
+/* Asks for share `part` of `parts` of a tile's rows ahead of their use: in scattered slots, no
+ * processor guesses them. (Inlined, since gcc takes a function that only prefetches for one
+ * without effect and drops its calls.) */
+EA_INLINE void fetch_share(const block *b, const tile *t, int32_t part, int32_t parts) {
+  const int32_t count = t->end - t->first;
+  const int32_t end = t->first + count * (part + 1) / parts;
+  for (int32_t n = t->first + count * part / parts; n < end; ++n) {
     const size_t bytes = bytes_of(dtype_at(b, t, n));
     fetch_row(t->keys[n], (size_t)b->dims.head_dim * bytes);
     if (!b->call->shared_kv) fetch_row(t->values[n], (size_t)b->dims.head_dim_v * bytes);
@@ -524,19 +527,21 @@ static void run_block(const ea_call *call, const ea_cpu_item *item, void *scratc
   const int32_t i1 = ea_row_query(item->row_first + item->rows - 1, call->group) + 1;
   ea_key_range keys = ea_visible_keys(&item->view, i0, i1);
   if (keys.first >= keys.end) keys.first = keys.end = 0;
+  const int32_t strips = (b.rows + STRIP - 1) / STRIP;
   tile tiles[2]; /* this one and the next */
   int32_t j0 = keys.first / TILE_N * TILE_N;
   if (j0 < keys.end) aim_tile(&b, &tiles[0], keys, j0);
   for (int turn = 0; j0 < keys.end; j0 += TILE_N, turn ^= 1) {
     tile *t = &tiles[turn];
+    tile *next = j0 + TILE_N < keys.end ? &tiles[turn ^ 1] : NULL;
     pack_keys(&b, t);
     pack_values(&b, t);
     t->has_bad_values = ea_tile_needs_mask(&item->view, i0, i1, j0, j0 + TILE_N) && take_bad_values_out(&b, t);
-    if (j0 + TILE_N < keys.end) {
-      aim_tile(&b, &tiles[turn ^ 1], keys, j0 + TILE_N);
-      fetch_tile(&b, &tiles[turn ^ 1]);
+    if (next) aim_tile(&b, next, keys, j0 + TILE_N);
+    for (int32_t strip = 0; strip < strips; ++strip) {
+      if (next) fetch_share(&b, next, strip, strips);
+      attend_strip(&b, t, strip * STRIP, ea_min_i32(STRIP, b.rows - strip * STRIP));
     }
-    for (int32_t r0 = 0; r0 < b.rows; r0 += STRIP) attend_strip(&b, t, r0, ea_min_i32(STRIP, b.rows - r0));
   }
   for (int32_t r = 0; r < b.rows; ++r) write_row(&b, r);
 }
