@@ -67,7 +67,9 @@ def check_commands(text, build):
     with tempfile.TemporaryDirectory() as folder:
         for command, shown in sessions(text):
             if command == "make test":  # this is run by it: only the form of its last line can be held to
-                shown_test_line = bool(re.fullmatch(r"tests: \d+ passed, 0 failed, \d+ skipped", shown[-1]))
+                with open("scripts/test.sh", encoding="utf-8") as file:
+                    script = re.sub(r"\$(passed|skipped)", "...", file.read().replace("$failed", "0"))
+                shown_test_line = f'echo "{shown[-1]}"\n' in script
             if not command.startswith("build/extattn "):
                 continue
             commands += 1
