@@ -5,7 +5,7 @@
 #include "../core/cmocka_all.h"
 #include "check/promises.h"
 
-enum { FIRST_SEED = 1000, CASES = 12 };
+enum { FIRST_SEED = 1000, CASES = EA_CASES };
 
 typedef struct trial {
   const ea_promise *promise;
