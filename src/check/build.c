@@ -95,9 +95,11 @@ static ea_cache as_cache(const view *v, ea_layout layout) {
  * What tokens hold
  * ---------------------------------------------------------------------------------- */
 
+/* To the nearest number of a type; e4m3, which has no Inf, takes its largest for all beyond. */
 static double rounded(double x, ea_dtype dtype) {
-  if (dtype == EA_F32) return (double)(float)x;
   uint32_t bits;
+  if (dtype == EA_F32) return (double)(float)x;
+  if (dtype == EA_E4M3) x = fmax(-448.0, fmin(448.0, x));
   ea_store_double(&bits, dtype, 0, x);
   return ea_load_double(&bits, dtype, 0);
 }
@@ -111,16 +113,23 @@ static void poison(const ea_spec *spec, ea_poison_part part, uint64_t id, int32_
   }
 }
 
-static void token_numbers(const ea_spec *spec, int stream, uint64_t id, int32_t position, int32_t heads, int32_t width,
-                          ea_dtype round_to, double *numbers) {
-  static const ea_poison_part parts[] = {[TOKEN_Q] = EA_POISON_Q, [TOKEN_K] = EA_POISON_K, [TOKEN_V] = EA_POISON_V};
-  const int32_t n = heads * width;
-  ea_rng rng = ea_rng_of(ea_mix3(spec->seed ^ ea_mix((uint64_t)stream), id, (uint64_t)position));
+/* One kind of numbers that tokens hold. */
+typedef struct kind {
+  int stream;
+  ea_poison_part part;
+  int32_t heads, width;
+  ea_dtype round_to;
+  double gain; /* of a cache, see ea_spec_cache_gain */
+} kind;
+
+static void token_numbers(const ea_spec *spec, kind of, uint64_t id, int32_t position, double *numbers) {
+  const int32_t n = of.heads * of.width;
+  ea_rng rng = ea_rng_of(ea_mix3(spec->seed ^ ea_mix((uint64_t)of.stream), id, (uint64_t)position));
   ea_rng_normal(&rng, numbers, n);
-  const bool peak = stream == TOKEN_K && ea_mix3(spec->seed ^ ea_mix(TOKEN_PEAK), id, (uint64_t)position) % 16 == 0;
-  const double factor = peak ? spec->peak : 1.0;
-  for (int32_t i = 0; i < n; i++) numbers[i] = rounded(numbers[i] * factor, round_to);
-  poison(spec, parts[stream], id, position, width, numbers);
+  const uint64_t chance = ea_mix3(spec->seed ^ ea_mix(TOKEN_PEAK), id, (uint64_t)position);
+  const double factor = of.stream == TOKEN_K && chance % 16 == 0 ? of.gain * spec->peak : of.gain;
+  for (int32_t i = 0; i < n; i++) numbers[i] = rounded(numbers[i] * factor, of.round_to);
+  poison(spec, of.part, id, position, of.width, numbers);
 }
 
 /* One token's row of a view. */
@@ -139,24 +148,29 @@ static void fill_hostile(ea_dtype dtype, int64_t n, double *numbers) {
 }
 
 /* Key j of sequence b, into row `row` of page `page`. */
-static void write_key(builder *b, int32_t seq, int32_t j, const view *k, const view *v, int64_t page, int64_t row,
-                      ea_dtype round_to) {
+static void write_key(builder *b, int32_t seq, int32_t j, const view *k, const view *v, int64_t page, int64_t row) {
   const ea_spec *spec = b->spec;
   const ea_problem *problem = &spec->problem;
   const uint64_t id = ea_spec_token_id(&spec->seqs[seq], j);
-  const int32_t heads = problem->num_kv_heads, width = problem->head_dim;
-  const bool unseen = spec->hostile && !b->seen[seq][j];
-  token_numbers(spec, TOKEN_K, id, j, heads, width, round_to, b->numbers);
-  if (unseen) fill_hostile(k->dtype, (int64_t)heads * width, b->numbers);
-  store_token(k, page, row, heads, width, width, b->numbers);
+  const bool cached = j < spec->seqs[seq].prefix, unseen = spec->hostile && !b->seen[seq][j];
+  const ea_dtype round_to = cached ? spec->cache_round_to : spec->round_to;
+  kind keys = {TOKEN_K, EA_POISON_K, problem->num_kv_heads, problem->head_dim, round_to, 1.0};
+  kind values = {TOKEN_V, EA_POISON_V, problem->num_kv_heads, b->head_dim_v, round_to, 1.0};
+  if (cached) {
+    keys.gain = ea_spec_cache_gain(spec, problem->k_scale);
+    values.gain = ea_spec_cache_gain(spec, problem->v_scale);
+  }
+  token_numbers(spec, keys, id, j, b->numbers);
+  if (unseen) fill_hostile(k->dtype, (int64_t)keys.heads * keys.width, b->numbers);
+  store_token(k, page, row, keys.heads, keys.width, keys.width, b->numbers);
   if (!v->data) return;
   if (spec->v_from_k) {
-    store_token(v, page, row, heads, width, b->head_dim_v, b->numbers);
+    store_token(v, page, row, keys.heads, keys.width, values.width, b->numbers);
     return;
   }
-  token_numbers(spec, TOKEN_V, id, j, heads, b->head_dim_v, round_to, b->numbers);
-  if (unseen) fill_hostile(v->dtype, (int64_t)heads * b->head_dim_v, b->numbers);
-  store_token(v, page, row, heads, b->head_dim_v, b->head_dim_v, b->numbers);
+  token_numbers(spec, values, id, j, b->numbers);
+  if (unseen) fill_hostile(v->dtype, (int64_t)values.heads * values.width, b->numbers);
+  store_token(v, page, row, values.heads, values.width, values.width, b->numbers);
 }
 
 static bool row_sees_something(const ea_spec *spec, int32_t seq, int32_t i) {
@@ -171,7 +185,8 @@ static void write_query(builder *b, int32_t seq, int32_t i, const view *q, int64
   const ea_problem *problem = &b->spec->problem;
   const int32_t position = b->spec->seqs[seq].prefix + i;
   const uint64_t id = ea_spec_token_id(&b->spec->seqs[seq], position);
-  token_numbers(b->spec, TOKEN_Q, id, position, problem->num_q_heads, problem->head_dim, b->spec->round_to, b->numbers);
+  const kind queries = {TOKEN_Q, EA_POISON_Q, problem->num_q_heads, problem->head_dim, b->spec->round_to, 1.0};
+  token_numbers(b->spec, queries, id, position, b->numbers);
   if (b->spec->hostile && !row_sees_something(b->spec, seq, i)) {
     fill_hostile(q->dtype, (int64_t)problem->num_q_heads * problem->head_dim, b->numbers);
   }
@@ -314,7 +329,7 @@ static ea_status make_new_tokens(builder *b) {
     for (int32_t i = 0; i < spec->seqs[n].extend; i++) {
       const int64_t row = batch->qo_indptr[n] + i;
       write_query(b, n, i, &q, row);
-      write_key(b, n, spec->seqs[n].prefix + i, &k, &v, 0, row, spec->round_to);
+      write_key(b, n, spec->seqs[n].prefix + i, &k, &v, 0, row);
     }
   }
   batch->q = ea_tensor_of(spec->q_layout, q.data, q.by);
@@ -335,7 +350,7 @@ static ea_status make_pool(builder *b) {
   for (int32_t n = 0; n < spec->num_seqs; n++) {
     for (int32_t j = 0; j < spec->seqs[n].prefix; j++) {
       const int64_t slot = b->slots[batch->kv_indptr[n] + j];
-      write_key(b, n, j, &k, &v, slot / page_size, slot % page_size, spec->cache_round_to);
+      write_key(b, n, j, &k, &v, slot / page_size, slot % page_size);
     }
   }
   batch->k_cache = as_cache(&k, spec->cache_layout);

@@ -184,11 +184,14 @@ static void draw_rules(const ea_gen_options *options, ea_spec *spec) {
 
 static void draw_scores(const ea_gen_options *options, ea_problem *problem) {
   ea_rng rng = stream(options, DRAW_SCORES);
-  const bool cap = ea_rng_percent(&rng, 25), scale = ea_rng_percent(&rng, 35), warm = ea_rng_percent(&rng, 15);
-  const bool k_scale = ea_rng_percent(&rng, 25), v_scale = ea_rng_percent(&rng, 25);
+  const bool cap = ea_rng_percent(&rng, 30), scale = ea_rng_percent(&rng, 35), warm = ea_rng_percent(&rng, 25);
+  const bool k_scale = ea_rng_percent(&rng, 30), v_scale = ea_rng_percent(&rng, 30);
   const double cap_value = ea_rng_percent(&rng, 50) ? 30.0 : 0.5 + 60.0 * ea_rng_uniform(&rng);
   const double scale_value = (0.2 + 1.3 * ea_rng_uniform(&rng)) / sqrt(problem->head_dim);
-  const double k_value = 0.25 + 1.5 * ea_rng_uniform(&rng), v_value = 0.25 + 1.5 * ea_rng_uniform(&rng);
+  /* as of a tensor that uses the whole range of its 8 bits, or of any other */
+  const double size = ea_rng_percent(&rng, 50) && ea_is_8_bit(problem->cache_dtype) ? 0.015 : 1.0;
+  const double k_value = size * (0.25 + 1.5 * ea_rng_uniform(&rng));
+  const double v_value = size * (0.25 + 1.5 * ea_rng_uniform(&rng));
   const int32_t warm_len = PICK(&rng, 2, 3, 16, 17, 100, 1024);
   problem->logit_cap = cap ? cap_value : 0.0;
   problem->softmax_scale = scale ? scale_value : 0.0;
@@ -255,6 +258,10 @@ int64_t ea_spec_work(const ea_spec *spec) {
   int64_t pairs = 0;
   for (int32_t b = 0; b < spec->num_seqs; b++) pairs += seq_pairs(&spec->seqs[b]);
   return pairs * spec->problem.num_q_heads * (spec->problem.head_dim + head_dim_v_of(&spec->problem));
+}
+
+double ea_spec_cache_gain(const ea_spec *spec, double scale) {
+  return ea_is_8_bit(spec->problem.cache_dtype) && scale < 0.1 ? 1.0 / scale : 1.0;
 }
 
 /* One row in eight is all zeros or all ones, whatever the density. */

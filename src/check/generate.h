@@ -130,6 +130,15 @@ int64_t ea_spec_tokens(const ea_spec *spec);
 /* Multiply-adds of the reference, about. */
 int64_t ea_spec_work(const ea_spec *spec);
 
+/* By what the numbers of a cache are larger than those of the new tokens: an 8-bit cache with a
+ * small scale (k_scale or v_scale) is filled so that the scale brings them back, as those who
+ * quantise do. */
+double ea_spec_cache_gain(const ea_spec *spec, double scale);
+
+static inline bool ea_is_8_bit(ea_dtype dtype) {
+  return dtype == EA_E4M3 || dtype == EA_E5M2;
+}
+
 /* Whether query i of sequence b sees key j, read off the rules in extattn.h without the library's help. */
 bool ea_spec_sees(const ea_spec *spec, int32_t b, int32_t i, int32_t j);
 

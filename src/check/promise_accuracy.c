@@ -100,9 +100,15 @@ typedef struct judge {
   const ea_spec *spec;
   const ea_result *result, *exact;
   double bound;
+  double value_size; /* standard deviation of the largest values, at least 1 */
   double squared_error, squared_exact, squared_floor, elements, rows;
   ea_verdict *verdict;
 } judge;
+
+static double value_size(const ea_spec *spec) {
+  const double scale = spec->v_from_k ? spec->problem.k_scale : spec->problem.v_scale;
+  return fmax(1.0, spec->problem.v_scale * ea_spec_cache_gain(spec, scale));
+}
 
 static int64_t count_seen(const ea_spec *spec, int32_t seq, int32_t i) {
   int64_t seen = 0;
@@ -118,18 +124,18 @@ static void judge_lse(const judge *g, int32_t seq, int32_t i, int64_t at) {
            exact, lse_bound(g->spec, exact));
 }
 
-/* Adds one row to the sums; and no element may be off by much more than the norm of its row
- * allows, so that a wrong element among many right ones shows too. typical: what a mean of as
- * many standard normal values measures at least. */
-static void judge_row(judge *g, int32_t seq, int32_t i, int64_t token, int32_t head, double typical) {
+/* Adds one row to the sums; and no element may be off by much more than the
+ * norm of its row allows, so that a wrong element among many right ones shows too. */
+static void judge_row(judge *g, int32_t seq, int32_t i, int64_t token, int32_t head, int64_t seen) {
   const void *found = ea_result_row(g->result, token, head), *exact = ea_result_row(g->exact, token, head);
   const int32_t dim = g->result->dim;
+  const double typical = seen ? g->value_size / sqrt((double)seen) : 0.0; /* of a mean of so many values, at least */
   double squared = 0;
   for (int32_t d = 0; d < dim; d++) {
     const double x = ea_load_double(exact, EA_F32, d);
     squared += x * x;
   }
-  const double row = dim >= 16 ? fmax(sqrt(squared / dim), typical) : fmax(1.0, typical);
+  const double row = dim >= 16 ? fmax(sqrt(squared / dim), typical) : g->value_size;
   for (int32_t d = 0; d < dim; d++) {
     const double x = ea_load_double(exact, EA_F32, d), y = ea_load_double(found, g->result->dtype, d);
     const double error = y - x, allowed = 16.0 * g->bound * (fabs(x) + row);
@@ -156,15 +162,15 @@ void ea_judge_accuracy(const char *what, const ea_spec *spec, bool merged, const
                        const ea_result *exact, ea_verdict *verdict) {
   judge g = {
       .what = what, .spec = spec, .result = result, .exact = exact, .bound = out_bound(spec), .verdict = verdict};
+  g.value_size = value_size(spec);
   if (merged) g.bound = hypot(g.bound, rounding_error(spec->problem.dtype)); /* independent of the other errors */
   int64_t token = 0;
   for (int32_t b = 0; b < spec->num_seqs; b++) {
     for (int32_t i = 0; i < spec->seqs[b].extend; i++, token++) {
       const int64_t seen = count_seen(spec, b, i);
-      const double typical = seen ? fmax(1.0, spec->problem.v_scale) / sqrt((double)seen) : 0.0;
       for (int32_t h = 0; h < result->heads; h++) {
         judge_lse(&g, b, i, token * result->heads + h);
-        judge_row(&g, b, i, token, h, typical);
+        judge_row(&g, b, i, token, h, seen);
       }
     }
   }

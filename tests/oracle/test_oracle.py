@@ -27,6 +27,7 @@ CASES = [
     ("--dtype f16 --page-size 16 --slots pages", 2),
     ("--dtype f32 --index-dtype i64", 2),
     ("--cache-dtype e4m3 --k-scale 0.7 --v-scale 1.3", 2),
+    ("--cache-dtype e4m3 --k-scale 0.012 --v-scale 0.01", 1),
     ("--cache-dtype e5m2 --k-scale 1.6", 1),
     ("--heads 5/1 --head-dim 80", 1),
     ("--heads 6/3 --head-dim 192 --head-dim-v 128", 1),
