@@ -23,6 +23,8 @@ void ea_aim_merge(ea_gen_options *options) {
 void ea_aim_shared_kv(ea_gen_options *options) {
   ea_aim_accuracy(options);
   options->shared_kv = EA_YES;
+  if (options->head_dim && options->head_dim_v > options->head_dim)
+    options->head_dim_v = 0; /* they do not fit inside */
 }
 
 /* ------------------------------------------------------------------------------------

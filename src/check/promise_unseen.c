@@ -26,6 +26,15 @@ static void check_hostile(const ea_subject *subject, const ea_spec *clean_spec, 
   ea_result_free(&hostile);
 }
 
+static bool is_poisoned(const ea_spec *spec, const ea_poison *where) {
+  for (int32_t p = 0; p < spec->num_poisons; p++) {
+    const ea_poison *other = &spec->poisons[p];
+    const bool same_token = other->id == where->id && other->position == where->position;
+    if (same_token && other->part == where->part && other->head == where->head) return true;
+  }
+  return false;
+}
+
 /* Poisons a few random tokens; in every case at least one, when there is any. */
 static void add_poisons(ea_spec *spec) {
   static const double values[] = {NAN, NAN, NAN, INFINITY, -INFINITY};
@@ -47,19 +56,20 @@ static void add_poisons(ea_spec *spec) {
       poison.head = (int32_t)(head * spec->problem.num_kv_heads);
     }
     poison.id = ea_spec_token_id(seq, poison.position);
-    spec->poisons[spec->num_poisons++] = poison;
+    if (!is_poisoned(spec, &poison)) spec->poisons[spec->num_poisons++] = poison;
   }
 }
 
 /* What the poisons do to one row. */
 typedef struct effect {
-  bool reaches;  /* at all: anything may happen to out, and to lse */
-  bool only_v;   /* reaches out alone */
-  bool must_nan; /* out must not be finite */
+  bool reaches; /* at all: anything may happen to out, and to lse */
+  bool only_v;  /* reaches out alone */
+  bool out_nan; /* out must not be finite */
+  bool lse_nan; /* nor lse */
 } effect;
 
 static effect effect_on(const ea_spec *spec, int32_t seq, int32_t i, int32_t head, bool sees_any) {
-  effect e = {false, true, false};
+  effect e = {false, true, false, false};
   const int32_t group = spec->problem.num_q_heads / spec->problem.num_kv_heads;
   for (int32_t p = 0; p < spec->num_poisons && sees_any; p++) {
     const ea_poison *poison = &spec->poisons[p];
@@ -71,7 +81,8 @@ static effect effect_on(const ea_spec *spec, int32_t seq, int32_t i, int32_t hea
     if (!seen) continue;
     e.reaches = true;
     e.only_v = e.only_v && poison->part == EA_POISON_V;
-    e.must_nan = e.must_nan || isnan(poison->value);
+    e.out_nan = e.out_nan || isnan(poison->value);
+    e.lse_nan = e.lse_nan || (isnan(poison->value) && poison->part != EA_POISON_V);
   }
   return e;
 }
@@ -102,9 +113,9 @@ static void check_row(const ea_spec *spec, int32_t seq, int32_t i, int64_t token
   if (e.only_v && !ea_same_lse(clean, token, poisoned, token, head)) {
     ea_break(verdict, "a NaN or Inf in v: sequence %d, new token %d, head %d: lse changed", seq, i, head);
   }
-  const bool shows =
-      all_not_finite(poisoned, token, head) && (e.only_v || !isfinite(poisoned->lse[token * poisoned->heads + head]));
-  if (e.must_nan && !shows) {
+  const bool out_shows = !e.out_nan || all_not_finite(poisoned, token, head);
+  const bool lse_shows = !e.lse_nan || !isfinite(poisoned->lse[token * poisoned->heads + head]);
+  if (!out_shows || !lse_shows) {
     ea_break(verdict, "a NaN that the row sees: sequence %d (%d+%d), new token %d, head %d: result is finite", seq,
              spec->seqs[seq].prefix, spec->seqs[seq].extend, i, head);
   }
