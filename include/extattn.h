@@ -423,6 +423,39 @@ typedef struct ea_merge_args {
 /* Host pointers on a CPU context, device pointers on a CUDA context (enqueued on stream). */
 EA_API ea_status ea_merge(ea_context *context, const ea_merge_args *args, void *stream);
 
+/* ------------------------------------------------------------------------------------
+ * Capture: calls as case files
+ * ---------------------------------------------------------------------------------- */
+
+/*
+ * Which calls of ea_run are written into a folder as case files, for `extattn run` to replay on
+ * any machine. A call is written when any of the conditions holds. The file holds the call's
+ * tensors, personal data in them included; of the pool only the pages that the call names.
+ */
+typedef struct ea_capture_options {
+  size_t struct_size;
+  const char *directory; /* an existing folder; copied */
+  int64_t call;          /* the n-th call on the context from here on, counted from 1; 0 (default): none */
+  double slower_ms;      /* calls that take longer; 0 (default): none. On a GPU every call is then waited for */
+  bool failing;          /* calls that are not EA_OK; false */
+  int32_t max_files;     /* stop after so many, >= 1; 16 */
+} ea_capture_options;
+
+#define EA_CAPTURE_OPTIONS_INIT                                                                                        \
+  { sizeof(ea_capture_options), NULL, 0, 0.0, false, 16 }
+
+/*
+ * Begins to capture, or ends it (options NULL). A new context begins by itself where the environment
+ * says so: EXTATTN_CAPTURE names the folder, EXTATTN_CAPTURE_WHEN the conditions, separated by commas:
+ * "call=3", "slower=2.5", "failing", "limit=100" (default: "failing").
+ *
+ * Writing a file copies from the device and waits; a call inside a CUDA graph's capture is never
+ * written. The call's own status and ea_last_error stay as they were; what was written, or why it
+ * was not, is said in one line on standard error. A failing call is written as far as its arrays can
+ * be read: a NULL pointer or a negative count cannot. Files: extattn-PID-NUMBER-WHY.safetensors.
+ */
+EA_API ea_status ea_context_capture(ea_context *context, const ea_capture_options *options);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,9 +1,10 @@
-/* What a context and a plan are made of. Both are read-only once created. */
+/* What a context and a plan are made of. Both are read-only once created, capture excepted. */
 #ifndef EA_API_API_H
 #define EA_API_API_H
 
 #include <stdatomic.h>
 
+#include "capture/capture.h"
 #include "cuda/cuda.h"
 #include "extattn.h"
 
@@ -17,6 +18,7 @@ struct ea_context {
   ea_isa isa;           /* CPU: never EA_ISA_AUTO */
   int num_threads;      /* CPU */
   ea_cuda_device *cuda; /* CUDA, else NULL */
+  ea_capture capture;
 };
 
 struct ea_plan {

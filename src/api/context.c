@@ -93,8 +93,11 @@ ea_status ea_context_create(const ea_context_options *options, ea_context **cont
   ea_context *created = calloc(1, sizeof *created);
   if (!created) return ea_fail(EA_ERR_OUT_OF_MEMORY, "context: no memory for %zu bytes", sizeof *created);
   atomic_init(&created->references, 1);
-  status = open_device(&full, created);
+  ea_capture_init(&created->capture);
+  status = ea_capture_from_environment(&created->capture);
+  if (!status) status = open_device(&full, created);
   if (status) {
+    ea_capture_free(&created->capture);
     free(created);
     return status;
   }
@@ -110,7 +113,17 @@ void ea_context_destroy(ea_context *context) {
   if (!context) return;
   if (atomic_fetch_sub_explicit(&context->references, 1, memory_order_acq_rel) > 1) return;
   if (context->cuda) ea_cuda_close(context->cuda);
+  ea_capture_free(&context->capture);
   free(context);
+}
+
+ea_capture *ea_capture_of(ea_context *context) {
+  return &context->capture;
+}
+
+ea_status ea_context_capture(ea_context *context, const ea_capture_options *options) {
+  if (!context) return ea_fail(EA_ERR_INVALID, "context: found NULL, allowed a context");
+  return ea_capture_set(&context->capture, options);
 }
 
 static void describe_cpu(const ea_context *context, ea_device_info *info) {

@@ -63,13 +63,25 @@ static ea_status run_cuda(const ea_plan *plan, const ea_call *call, const ea_bat
   return ea_cuda_run(plan->context->cuda, plan->kernel, &plan->info, call, &batch, workspace, stream);
 }
 
-ea_status ea_run(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t workspace_bytes, void *stream) {
+static ea_status run(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t workspace_bytes,
+                     void *stream) {
   ea_call call;
   const ea_status status = check_call(plan, batch, workspace, workspace_bytes, stream, &call);
   if (status) return status;
   if (plan->context->cuda) return run_cuda(plan, &call, batch, workspace, stream);
   if (call.num_tokens > 0) run_cpu(plan, &call, workspace);
   return EA_OK;
+}
+
+ea_status ea_run(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t workspace_bytes, void *stream) {
+  if (!plan || !ea_capture_is_active(&plan->context->capture)) {
+    return run(plan, batch, workspace, workspace_bytes, stream);
+  }
+  ea_capture_call captured;
+  ea_capture_begin(plan->context, stream, &captured);
+  const ea_status status = run(plan, batch, workspace, workspace_bytes, stream);
+  ea_capture_end(plan->context, &plan->problem, batch, stream, status, &captured);
+  return status;
 }
 
 ea_status ea_validate(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t workspace_bytes,

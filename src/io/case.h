@@ -1,6 +1,6 @@
 /* A case: one whole batch in host memory, and its form on disk (a safetensors file), so
- * that a call recorded in one place can be replayed in any other. For the command and
- * the tests; not part of the library. */
+ * that a call recorded in one place can be replayed in any other. Writing is in the library,
+ * for captured calls; reading is for the command and the tests. */
 #ifndef EA_IO_CASE_H
 #define EA_IO_CASE_H
 

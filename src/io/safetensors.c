@@ -19,25 +19,6 @@
 #define PREFIX_BYTES 8 /* the header's length */
 #define METADATA_KEY "__metadata__"
 
-static const struct {
-  const char *name;
-  size_t size;
-} dtypes[EA_ST_NUM_DTYPES] = {
-    [EA_ST_BOOL] = {"BOOL", 1},       [EA_ST_U8] = {"U8", 1},           [EA_ST_I8] = {"I8", 1},
-    [EA_ST_F8_E4M3] = {"F8_E4M3", 1}, [EA_ST_F8_E5M2] = {"F8_E5M2", 1}, [EA_ST_I16] = {"I16", 2},
-    [EA_ST_U16] = {"U16", 2},         [EA_ST_F16] = {"F16", 2},         [EA_ST_BF16] = {"BF16", 2},
-    [EA_ST_I32] = {"I32", 4},         [EA_ST_U32] = {"U32", 4},         [EA_ST_F32] = {"F32", 4},
-    [EA_ST_I64] = {"I64", 8},         [EA_ST_U64] = {"U64", 8},         [EA_ST_F64] = {"F64", 8},
-};
-
-const char *ea_st_dtype_name(ea_st_dtype dtype) {
-  return dtypes[dtype].name;
-}
-
-size_t ea_st_dtype_size(ea_st_dtype dtype) {
-  return dtypes[dtype].size;
-}
-
 ea_st_text ea_st_printable(const char *text) {
   ea_st_text out;
   const size_t room = sizeof out.s - sizeof "...";
@@ -64,7 +45,7 @@ ea_st_shape_text ea_st_shape_of(const ea_st_tensor *tensor) {
 static ea_status parse_dtype(const char *name, const json_t *json, ea_st_tensor *tensor) {
   if (!json_is_string(json)) return ea_fail(EA_ERR_INVALID, "%s: dtype: found no string, allowed a type's name", name);
   for (int i = 0; i < EA_ST_NUM_DTYPES; ++i) {
-    if (strcmp(json_string_value(json), dtypes[i].name) != 0) continue;
+    if (strcmp(json_string_value(json), ea_st_dtype_name((ea_st_dtype)i)) != 0) continue;
     tensor->dtype = (ea_st_dtype)i;
     return EA_OK;
   }

@@ -1,8 +1,8 @@
 /* Writing safetensors: header and data straight from the caller's views, no packed copy in
  * memory. */
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,38 +38,124 @@ static void sort_by_falling_size(size_t *order, const ea_st_source *sources, siz
   }
 }
 
-static json_t *tensor_json(const ea_st_source *source, int64_t begin) {
-  json_t *shape = json_array();
-  for (int32_t i = 0; i < source->rank; ++i) json_array_append_new(shape, json_integer(source->shape[i]));
-  return json_pack("{s:s, s:o, s:[I, I]}", "dtype", ea_st_dtype_name(source->dtype), "shape", shape, "data_offsets",
-                   (json_int_t)begin, (json_int_t)(begin + bytes_of(source)));
+/* ------------------------------------------------------------------------------------
+ * The header: JSON, which is simple enough to write without a library
+ * ---------------------------------------------------------------------------------- */
+
+/* Text that grows; once memory is out (or a piece is not fit), it stays failed. */
+typedef struct json_text {
+  char *data;
+  size_t bytes, capacity;
+  bool failed;
+} json_text;
+
+static void append(json_text *t, const char *piece, size_t bytes) {
+  if (t->failed) return;
+  if (t->capacity - t->bytes <= bytes) { /* one more for the end */
+    const size_t capacity = 2 * (t->capacity + bytes) + 64;
+    char *data = realloc(t->data, capacity);
+    if (!data) {
+      t->failed = true;
+      return;
+    }
+    t->data = data;
+    t->capacity = capacity;
+  }
+  memcpy(t->data + t->bytes, piece, bytes);
+  t->bytes += bytes;
+  t->data[t->bytes] = '\0';
 }
 
-static json_t *metadata_json(const ea_st_entry *metadata, size_t n) {
-  json_t *json = json_object();
-  bool ok = json != NULL;
-  for (size_t i = 0; i < n && ok; ++i) {
-    ok = json_object_set_new(json, metadata[i].key, json_string(metadata[i].value)) == 0;
+static void append_text(json_text *t, const char *piece) {
+  append(t, piece, strlen(piece));
+}
+
+static void append_number(json_text *t, int64_t number) {
+  char digits[24];
+  append(t, digits, (size_t)snprintf(digits, sizeof digits, "%" PRId64, number));
+}
+
+/* Bytes of the UTF-8 character at c: 1 to 4, or 0 where there is none (RFC 3629). */
+static size_t utf8_length(const unsigned char *c) {
+  const size_t n = c[0] < 0x80                   ? 1
+                   : c[0] >= 0xc2 && c[0] < 0xe0 ? 2
+                   : c[0] >= 0xe0 && c[0] < 0xf0 ? 3
+                   : c[0] >= 0xf0 && c[0] < 0xf5 ? 4
+                                                 : 0;
+  for (size_t i = 1; i < n; ++i) {
+    if ((c[i] & 0xc0) != 0x80) return 0;
   }
-  if (ok) return json;
-  json_decref(json);
-  return NULL;
+  const bool overlong = (c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xf0 && c[1] < 0x90);
+  const bool surrogate = c[0] == 0xed && c[1] >= 0xa0;
+  const bool too_large = c[0] == 0xf4 && c[1] >= 0x90;
+  return overlong || surrogate || too_large ? 0 : n;
+}
+
+/* Quoted; what is not UTF-8 fails. */
+static void append_string(json_text *t, const char *string) {
+  append_text(t, "\"");
+  size_t n;
+  for (const char *c = string; *c && !t->failed; c += n) {
+    const unsigned char byte = (unsigned char)*c;
+    char escaped[8];
+    n = utf8_length((const unsigned char *)c);
+    if (n == 0) {
+      t->failed = true;
+    } else if (byte == '"' || byte == '\\') {
+      append(t, escaped, (size_t)snprintf(escaped, sizeof escaped, "\\%c", *c));
+    } else if (byte < ' ') {
+      append(t, escaped, (size_t)snprintf(escaped, sizeof escaped, "\\u%04x", byte));
+    } else {
+      append(t, c, n);
+    }
+  }
+  append_text(t, "\"");
+}
+
+static void append_tensor(json_text *t, const ea_st_source *source, int64_t begin) {
+  append_string(t, source->name);
+  append_text(t, ":{\"dtype\":");
+  append_string(t, ea_st_dtype_name(source->dtype));
+  append_text(t, ",\"shape\":[");
+  for (int32_t i = 0; i < source->rank; ++i) {
+    if (i) append_text(t, ",");
+    append_number(t, source->shape[i]);
+  }
+  append_text(t, "],\"data_offsets\":[");
+  append_number(t, begin);
+  append_text(t, ",");
+  append_number(t, begin + bytes_of(source));
+  append_text(t, "]}");
+}
+
+static void append_metadata(json_text *t, const ea_st_entry *metadata, size_t n) {
+  append_text(t, "\"__metadata__\":{");
+  for (size_t i = 0; i < n; ++i) {
+    if (i) append_text(t, ",");
+    append_string(t, metadata[i].key);
+    append_text(t, ":");
+    append_string(t, metadata[i].value);
+  }
+  append_text(t, "}");
 }
 
 /* The header's text, or NULL when out of memory (or when a text is not UTF-8). */
 static char *header_text(const ea_st_source *sources, const size_t *order, size_t num_sources,
                          const ea_st_entry *metadata, size_t num_metadata) {
-  json_t *root = json_object();
-  bool ok = num_metadata == 0 || json_object_set_new(root, "__metadata__", metadata_json(metadata, num_metadata)) == 0;
+  json_text t = {0};
+  append_text(&t, "{");
+  if (num_metadata > 0) append_metadata(&t, metadata, num_metadata);
   int64_t begin = 0;
-  for (size_t i = 0; i < num_sources && ok; ++i) {
+  for (size_t i = 0; i < num_sources; ++i) {
     const ea_st_source *source = &sources[order[i]];
-    ok = json_object_set_new(root, source->name, tensor_json(source, begin)) == 0;
+    if (i > 0 || num_metadata > 0) append_text(&t, ",");
+    append_tensor(&t, source, begin);
     begin += bytes_of(source);
   }
-  char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL;
-  json_decref(root);
-  return text;
+  append_text(&t, "}");
+  if (!t.failed) return t.data;
+  free(t.data);
+  return NULL;
 }
 
 static void write_header(ea_new_file *file, const char *text) {
