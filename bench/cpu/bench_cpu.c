@@ -283,19 +283,35 @@ static result measure(const shape *s, int threads, const options *o) {
   return r;
 }
 
-/* GFLOP/s of all threads together, the best of a few tries; 0 where the instruction is missing. */
+/* GFLOP/s of all threads together, the best of a few tries; 0 where the instruction is missing. The
+ * clock starts when every thread is there, and each repeats the loop, so that waking them counts for nothing. */
 static double measure_peak(const peak *p, int threads) {
+  enum { TRIES = 8, LOOPS = 16 };
   double best = 0.0;
   if (!ea_cpu_has_isa(p->isa)) return 0.0;
-  for (int i = 0; i < 8; ++i) {
-    double flops = 0.0;
-    const double start = now_ms();
+  for (int i = 0; i < TRIES; ++i) {
+    double flops = 0.0, start = 0.0;
 #pragma omp parallel num_threads(threads) reduction(+ : flops)
-    flops += p->loop();
+    {
+#pragma omp barrier
+#pragma omp single
+      start = now_ms();
+      for (int loop = 0; loop < LOOPS; ++loop) flops += p->loop();
+    }
     const double gflops = flops / (now_ms() - start) * 1e-6;
     if (gflops > best) best = gflops;
   }
   return best;
+}
+
+/* Keeps what is higher than before: other work on the machine only ever lowers a peak. */
+static void measure_peaks(const options *o, double (*peak_gflops)[NUM_PEAKS]) {
+  for (int t = 0; t < o->num_threads; ++t) {
+    for (int p = 0; p < NUM_PEAKS; ++p) {
+      const double gflops = measure_peak(&peaks[p], o->threads[t]);
+      if (gflops > peak_gflops[t][p]) peak_gflops[t][p] = gflops;
+    }
+  }
 }
 
 /* ---- output -------------------------------------------------------------------------- */
@@ -339,13 +355,7 @@ int main(int argc, char **argv) {
   static result results[MAX_LIST * MAX_LIST];
   static double peak_gflops[MAX_LIST][NUM_PEAKS];
   int count = 0;
-  for (int t = 0; t < o.num_threads; ++t) {
-    for (int p = 0; p < NUM_PEAKS; ++p) {
-      peak_gflops[t][p] = measure_peak(&peaks[p], o.threads[t]);
-      if (peak_gflops[t][p] > 0)
-        printf("%d threads: %s peak %.0f GFLOP/s\n", o.threads[t], peaks[p].name, peak_gflops[t][p]);
-    }
-  }
+  measure_peaks(&o, peak_gflops);
   printf("%-5s %4s %7s %8s %7s %7s  %-14s %9s %9s\n", "type", "dim", "heads", "prefix", "tokens", "threads", "kernel",
          "ms", "GFLOP/s");
   for (int s = 0; s < o.num_shapes; ++s) {
@@ -356,6 +366,13 @@ int main(int argc, char **argv) {
              r.median_ms, r.gflops);
       (void)fflush(stdout);
       results[count++] = r;
+    }
+  }
+  measure_peaks(&o, peak_gflops); /* a shared machine is not equally fast all the time */
+  for (int t = 0; t < o.num_threads; ++t) {
+    for (int p = 0; p < NUM_PEAKS; ++p) {
+      if (peak_gflops[t][p] > 0)
+        printf("%d threads: %s peak %.0f GFLOP/s\n", o.threads[t], peaks[p].name, peak_gflops[t][p]);
     }
   }
   if (o.json) write_json(&o, results, count, peak_gflops);
