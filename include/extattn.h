@@ -349,8 +349,8 @@ typedef struct ea_batch {
   const int32_t *window_kv_offsets; /* [B], or NULL */
   const void *sinks;                /* [Hq], one raw logit a query head: adds exp(sink) to the
                                        denominator, and so to lse, and to nothing else */
-  const int32_t *qo_indptr_host;    /* CUDA: the same arrays in host memory, or NULL; with both, the call is */
-  const int32_t *kv_indptr_host;    /* checked on the host and its work ordered longest first */
+  const int32_t *qo_indptr_host;    /* CUDA: the same arrays in host memory, or NULL; with both, the call */
+  const int32_t *kv_indptr_host;    /* is checked on the host before it is enqueued */
 } ea_batch;
 
 /* Every other field is zero or NULL. Spelled out, so that no compiler warns of missing ones. */
