@@ -1,0 +1,736 @@
+"""Calls: arrays checked and packed into the library's structs, plans and contexts kept.
+
+The way of a call is short on purpose (at most 15 microseconds on the host, tests/python/overhead.py
+measures it): a context is made once a device, a plan once a kind of call, and a batch is packed
+into a buffer that belongs to the thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from extattn import _library as ea
+from extattn._arrays import Framework, View, framework_of, synchronize
+from extattn._library import DTYPE_NAMES, DTYPE_SIZES, InvalidError, lib
+
+_ea_run = lib.ea_run
+_ea_workspace_size = lib.ea_workspace_size
+_pack_batch = ea.BATCH.pack_into
+_ALIGNMENT = 256  # of a workspace
+
+# ---- contexts and plans --------------------------------------------------------------------------
+
+
+class _Context:
+    """One device; lives until the process ends."""
+
+    def __init__(self, device: int) -> None:
+        options = ea.ContextOptions(
+            ctypes.sizeof(ea.ContextOptions), ea.DEVICE_CPU if device < 0 else ea.DEVICE_CUDA, max(device, 0), 0, 0
+        )
+        handle = ctypes.c_void_p()
+        ea.check(lib.ea_context_create(ctypes.byref(options), ctypes.byref(handle)))
+        self.handle = handle.value
+        if _captures:
+            self.capture(_captures[-1])
+
+    def capture(self, options: Optional[ea.CaptureOptions]) -> None:
+        ea.check(lib.ea_context_capture(self.handle, ctypes.byref(options) if options else None))
+
+
+_lock = threading.RLock()
+_contexts: dict[int, _Context] = {}
+_captures: list[ea.CaptureOptions] = []
+
+
+def _context(device: int) -> _Context:
+    found = _contexts.get(device)
+    if found is None:
+        with _lock:
+            found = _contexts.get(device)
+            if found is None:
+                found = _contexts[device] = _Context(device)
+    return found
+
+
+@dataclass(frozen=True)
+class PlanInfo:
+    """What would run, and why; the fields are those of the C library's ea_plan_info."""
+
+    family: str
+    kernel: str
+    tile_m: int
+    tile_n: int
+    stages: int
+    max_stages: int
+    threads: int
+    smem_bytes: int
+    smem_limit_bytes: int
+    registers: int
+    reason: str
+
+
+_FAMILY_NAMES = {number: name for name, number in ea.FAMILIES.items()}
+
+
+def _info_of(info: ea.PlanInfo) -> PlanInfo:
+    return PlanInfo(
+        _FAMILY_NAMES.get(info.family, "unknown"),
+        info.kernel.decode(),
+        info.tile_m,
+        info.tile_n,
+        info.stages,
+        info.max_stages,
+        info.threads,
+        info.smem_bytes,
+        info.smem_limit_bytes,
+        info.registers,
+        info.reason.decode("utf-8", "replace"),
+    )
+
+
+def _family(name: Optional[str]) -> int:
+    number = ea.FAMILIES.get(name or "auto")
+    if number is None:
+        raise InvalidError(f"family: found {name!r}, allowed {', '.join(ea.FAMILIES)}")
+    return number
+
+
+def _plan_options(family: Optional[str], stages: int) -> ea.PlanOptions:
+    return ea.PlanOptions(ctypes.sizeof(ea.PlanOptions), _family(family), int(stages))
+
+
+class _Plan:
+    def __init__(self, device: int, problem: ea.Problem, family: Optional[str], stages: int) -> None:
+        options = _plan_options(family, stages)
+        handle = ctypes.c_void_p()
+        context = _context(device)
+        ea.check(
+            lib.ea_plan_create(context.handle, ctypes.byref(problem), ctypes.byref(options), ctypes.byref(handle))
+        )
+        self.handle = handle.value
+
+    def info(self) -> PlanInfo:
+        info = ea.PlanInfo(struct_size=ctypes.sizeof(ea.PlanInfo))
+        ea.check(lib.ea_plan_get_info(self.handle, ctypes.byref(info)))
+        return _info_of(info)
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            lib.ea_plan_destroy(self.handle)
+
+
+_plans: dict[Any, _Plan] = {}
+_MAX_PLANS = 4096  # a caller whose scales change at every call must not grow without end
+
+
+def _keep_plan(key: Any, plan: _Plan) -> None:
+    with _lock:
+        if len(_plans) >= _MAX_PLANS:
+            _plans.clear()
+        _plans[key] = plan
+
+
+# ---- what belongs to a thread ----------------------------------------------------------------------
+
+
+class _Scratch(threading.local):
+    def __init__(self) -> None:
+        self.batch = (ctypes.c_char * ea.BATCH.size)()
+        self.batch_address = ctypes.addressof(self.batch)
+        self.merge = (ctypes.c_char * ea.MERGE.size)()
+        self.merge_address = ctypes.addressof(self.merge)
+        self.size = ctypes.c_size_t()
+        self.size_address = ctypes.addressof(self.size)
+        self.workspace: Any = None
+        self.workspace_address = 0
+        self.workspace_bytes = 0
+
+    def host_workspace(self, num_bytes: int) -> int:
+        if num_bytes > self.workspace_bytes:
+            self.workspace = (ctypes.c_char * (num_bytes + _ALIGNMENT))()
+            address = ctypes.addressof(self.workspace)
+            self.workspace_address = (address + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+            self.workspace_bytes = num_bytes
+        return self.workspace_address
+
+
+_scratch = _Scratch()
+
+# ---- refusals, out of the way of the calls that are fine -------------------------------------------
+
+
+def _shape_text(shape: Any) -> str:
+    return "[" + ", ".join(str(int(extent)) for extent in shape) + "]"
+
+
+def _refuse_shape(name: str, view: View, wanted: str) -> None:
+    raise InvalidError(f"{name}: found shape {_shape_text(view[1])}, allowed {wanted}")
+
+
+def _device_name(device: int) -> str:
+    return "cpu" if device < 0 else f"cuda:{device}"
+
+
+def _refuse_device(name: str, view: View, device: int) -> None:
+    raise InvalidError(f"{name}: found on {_device_name(view[4])}, allowed {_device_name(device)}, as q")
+
+
+def _refuse_type(name: str, view: View, allowed: str) -> None:
+    raise InvalidError(f"{name}: found type {DTYPE_NAMES[view[3]]}, allowed {allowed}")
+
+
+def _refuse_stride(name: str, view: View) -> None:
+    if 0 in view[1]:
+        return  # nothing to stride over
+    raise InvalidError(
+        f"{name}: found strides {_shape_text(view[2])}, allowed a last dimension that is contiguous"
+        " and others that are not negative"
+    )
+
+
+def _flat(name: str, framework: Framework, x: Any, device: int, types: tuple[int, ...], least: int) -> View:
+    """An array of one dimension, contiguous, of at least so many elements."""
+    view = framework.view(name, x)
+    address, shape, strides, code, on, _ = view
+    if on != device:
+        _refuse_device(name, view, device)
+    if code not in types:
+        _refuse_type(name, view, ", ".join(DTYPE_NAMES[t] for t in types))
+    if len(shape) != 1 or shape[0] < least:
+        _refuse_shape(name, view, f"[{least}]" if least else "one dimension")
+    if strides[0] != 1 and shape[0] > 1:
+        _refuse_stride(name, view)
+    return view
+
+
+_INDEX_TYPES = (ea.I32, ea.I64)
+_INDPTR_TYPES = (ea.I32,)
+_MASK_TYPES = (ea.BOOL, ea.U8)
+
+
+def _check_rows(name: str, view: View, device: int, tokens: int, dtype: int) -> None:
+    """A tensor [T, H, D] of q's type on q's device."""
+    _, shape, strides, code, on, _ = view
+    if on != device:
+        _refuse_device(name, view, device)
+    if code != dtype:
+        _refuse_type(name, view, f"{DTYPE_NAMES[dtype]}, as q")
+    if len(shape) != 3 or shape[0] != tokens:
+        _refuse_shape(name, view, f"[{tokens}, heads, head_dim]")
+    if strides[2] != 1 and shape[2] > 1:
+        _refuse_stride(name, view)
+
+
+def _strides(strides: Any, shape: Any, index: int) -> int:
+    """A stride as the library takes it. 0 means packed there, so a dimension of one gets any other."""
+    stride = strides[index]
+    if stride:
+        return int(stride)
+    if shape[index] <= 1 or 0 in shape:
+        return 1 << 20  # never used
+    raise InvalidError("strides: found 0 (a broadcast tensor), allowed rows of their own; call contiguous()")
+
+
+# ---- the call ----------------------------------------------------------------------------------------
+
+
+def run(
+    q: Any,
+    k: Any,
+    v: Any,
+    k_cache: Any,
+    v_cache: Any,
+    qo_indptr: Any,
+    kv_indptr: Any,
+    kv_indices: Any,
+    out: Any = None,
+    lse: Any = None,
+    want_lse: bool = False,
+    causal: bool = True,
+    softmax_scale: Optional[float] = None,
+    logit_cap: float = 0.0,
+    window_left: int = -1,
+    sinks: Any = None,
+    custom_mask: Any = None,
+    mask_indptr: Any = None,
+    window_kv_offsets: Any = None,
+    skip_prefix_custom_mask: bool = True,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+    xai_temperature_len: int = 0,
+    skip_prefix: bool = False,
+    skip_extend: bool = False,
+    family: Optional[str] = None,
+    stages: int = 0,
+    stream: Optional[int] = None,
+    validate: bool = False,
+) -> tuple[Any, Any]:
+    """See extattn.extend_attention. Returns (out, lse), lse None where it is not wanted."""
+    framework = framework_of(q)
+    look = framework.view
+    q_address, q_shape, q_strides, dtype, device, q_keep = view = look("q", q)
+    if len(q_shape) != 3:
+        _refuse_shape("q", view, "[tokens, heads, head_dim]")
+    if q_strides[2] != 1 and q_shape[2] > 1:
+        _refuse_stride("q", view)
+    tokens, q_heads, head_dim = q_shape
+
+    k_cache_view = look("k_cache", k_cache)
+    kc_address, kc_shape, kc_strides, cache_dtype, kc_device, _ = k_cache_view
+    paged = len(kc_shape) == 4
+    if not paged and len(kc_shape) != 3:
+        _refuse_shape("k_cache", k_cache_view, "[slots, heads, head_dim] or [pages, page_size, heads, head_dim]")
+    if kc_device != device:
+        _refuse_device("k_cache", k_cache_view, device)
+    if kc_shape[-1] != head_dim:
+        _refuse_shape("k_cache", k_cache_view, f"a last dimension of {head_dim}, as q")
+    kv_heads = kc_shape[-2]
+    if kc_strides[-1] != 1 and head_dim > 1:
+        _refuse_stride("k_cache", k_cache_view)
+
+    if skip_extend and k is None:
+        k_address, k_strides, k_shape = q_address, q_strides, q_shape
+        k_keep = None
+    else:
+        k_view = look("k", k)
+        _check_rows("k", k_view, device, tokens, dtype)
+        k_address, k_shape, k_strides, _, _, k_keep = k_view
+        if k_shape[1] != kv_heads or k_shape[2] != head_dim:
+            _refuse_shape("k", k_view, f"[{tokens}, {kv_heads}, {head_dim}], as k_cache")
+
+    # Latent attention: v and v_cache may be left out, or be views of k and k_cache.
+    shared = v_cache is None
+    if shared:
+        if isinstance(v, int):
+            head_dim_v = v
+        elif v is None:
+            raise InvalidError("v: found None without a v_cache, allowed a tensor, or the width of its view of k")
+        else:
+            head_dim_v = v.shape[-1]
+        v_address, v_strides, v_shape, v_keep = k_address, k_strides, k_shape, None
+        vc_address, vc_strides, vc_shape = kc_address, kc_strides, kc_shape
+        vc_keep = None
+    else:
+        v_cache_view = look("v_cache", v_cache)
+        vc_address, vc_shape, vc_strides, vc_dtype, vc_device, vc_keep = v_cache_view
+        head_dim_v = vc_shape[-1]
+        if vc_device != device:
+            _refuse_device("v_cache", v_cache_view, device)
+        if vc_dtype != cache_dtype:
+            _refuse_type("v_cache", v_cache_view, f"{DTYPE_NAMES[cache_dtype]}, as k_cache")
+        if vc_shape[:-1] != kc_shape[:-1]:
+            _refuse_shape("v_cache", v_cache_view, f"{_shape_text(kc_shape[:-1])} and a head_dim_v, as k_cache")
+        if vc_strides[-1] != 1 and head_dim_v > 1:
+            _refuse_stride("v_cache", v_cache_view)
+        if skip_extend and v is None:
+            v_address, v_strides, v_shape, v_keep = q_address, q_strides, q_shape, None
+        else:
+            v_view = look("v", v)
+            _check_rows("v", v_view, device, tokens, dtype)
+            v_address, v_shape, v_strides, _, _, v_keep = v_view
+            if v_shape[1] != kv_heads or v_shape[2] != head_dim_v:
+                _refuse_shape("v", v_view, f"[{tokens}, {kv_heads}, {head_dim_v}], as v_cache")
+            shared = (
+                vc_address == kc_address
+                and v_address == k_address
+                and head_dim_v <= head_dim
+                and vc_strides == kc_strides
+                and v_strides == k_strides
+            )
+
+    qo_view = _flat("qo_indptr", framework, qo_indptr, device, _INDPTR_TYPES, 1)
+    seqs = qo_view[1][0] - 1
+    kv_view = _flat("kv_indptr", framework, kv_indptr, device, _INDPTR_TYPES, seqs + 1)
+    indices_view = _flat("kv_indices", framework, kv_indices, device, _INDEX_TYPES, 0)
+
+    mask_address = mask_bytes = mask_indptr_address = offsets_address = 0
+    mask_indptr_dtype = ea.I64
+    if custom_mask is not None:
+        mask_view = _flat("custom_mask", framework, custom_mask, device, _MASK_TYPES, 0)
+        mask_address, mask_bytes = mask_view[0], mask_view[1][0]
+        if mask_indptr is None:
+            raise InvalidError(f"mask_indptr: found None, allowed [{seqs}], as there is a custom_mask")
+        mask_indptr_view = _flat("mask_indptr", framework, mask_indptr, device, _INDEX_TYPES, seqs)
+        mask_indptr_address, mask_indptr_dtype = mask_indptr_view[0], mask_indptr_view[3]
+        if window_kv_offsets is not None:
+            offsets_view = _flat("window_kv_offsets", framework, window_kv_offsets, device, _INDPTR_TYPES, seqs)
+            offsets_address = offsets_view[0]
+    sinks_address, sinks_dtype = 0, ea.F32
+    if sinks is not None:
+        sinks_view = _flat("sinks", framework, sinks, device, (ea.F32, dtype), q_heads)
+        sinks_address, sinks_dtype = sinks_view[0], sinks_view[3]
+        if sinks_view[1][0] != q_heads:
+            _refuse_shape("sinks", sinks_view, f"[{q_heads}]")
+
+    key = (
+        device,
+        dtype,
+        cache_dtype,
+        indices_view[3],
+        q_heads,
+        kv_heads,
+        head_dim,
+        head_dim_v,
+        kc_shape[1] if paged else 1,
+        shared,
+        causal,
+        softmax_scale,
+        logit_cap,
+        window_left,
+        sinks_dtype if sinks_address else 0,
+        mask_indptr_dtype if custom_mask is not None else 0,
+        skip_prefix_custom_mask,
+        k_scale,
+        v_scale,
+        xai_temperature_len,
+        skip_prefix,
+        skip_extend,
+        family,
+        stages,
+    )
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _make_plan(key, sinks is not None, custom_mask is not None, sinks_dtype, mask_indptr_dtype)
+
+    if out is None:
+        out = framework.empty_like(q, (tokens, q_heads, head_dim_v))
+    out_view = framework_of(out).view("out", out)
+    out_address, out_shape, out_strides, out_dtype, out_device, _ = out_view
+    if out_device != device:
+        _refuse_device("out", out_view, device)
+    if out_dtype != dtype:
+        _refuse_type("out", out_view, f"{DTYPE_NAMES[dtype]}, as q")
+    if len(out_shape) != 3 or out_shape[0] != tokens or out_shape[1] != q_heads or out_shape[2] != head_dim_v:
+        _refuse_shape("out", out_view, f"[{tokens}, {q_heads}, {head_dim_v}]")
+    if out_strides[2] != 1 and head_dim_v > 1:
+        _refuse_stride("out", out_view)
+    lse_address = lse_token = lse_head = 0
+    if lse is None and want_lse:
+        lse = framework.empty_like(q, (tokens, q_heads), f32=True)
+    if lse is not None:
+        lse_view = framework_of(lse).view("lse", lse)
+        lse_address, lse_shape, lse_strides, lse_dtype, lse_device, _ = lse_view
+        if lse_device != device:
+            _refuse_device("lse", lse_view, device)
+        if lse_dtype != ea.F32:
+            _refuse_type("lse", lse_view, "f32")
+        if len(lse_shape) != 2 or lse_shape[0] != tokens or lse_shape[1] != q_heads:
+            _refuse_shape("lse", lse_view, f"[{tokens}, {q_heads}]")
+        lse_token = _strides(lse_strides, lse_shape, 0)
+        lse_head = _strides(lse_strides, lse_shape, 1)
+
+    # Strides of 0 mean packed to the library; a dimension of one element may carry any.
+    page_stride = kc_strides[0] or _strides(kc_strides, kc_shape, 0)
+    v_page_stride = vc_strides[0] or _strides(vc_strides, vc_shape, 0)
+    scratch = _scratch
+    address = scratch.batch_address
+    _pack_batch(
+        scratch.batch,
+        0,
+        ea.BATCH.size,
+        seqs,
+        tokens,
+        indices_view[1][0],
+        kc_shape[0],
+        q_address,
+        q_strides[0] or _strides(q_strides, q_shape, 0),
+        q_strides[1] or _strides(q_strides, q_shape, 1),
+        k_address,
+        k_strides[0] or _strides(k_strides, k_shape, 0),
+        k_strides[1] or _strides(k_strides, k_shape, 1),
+        v_address,
+        v_strides[0] or _strides(v_strides, v_shape, 0),
+        v_strides[1] or _strides(v_strides, v_shape, 1),
+        kc_address,
+        page_stride,
+        (kc_strides[1] or _strides(kc_strides, kc_shape, 1)) if paged else page_stride,
+        kc_strides[-2] or _strides(kc_strides, kc_shape, len(kc_shape) - 2),
+        vc_address,
+        v_page_stride,
+        (vc_strides[1] or _strides(vc_strides, vc_shape, 1)) if paged else v_page_stride,
+        vc_strides[-2] or _strides(vc_strides, vc_shape, len(vc_shape) - 2),
+        out_address,
+        out_strides[0] or _strides(out_strides, out_shape, 0),
+        out_strides[1] or _strides(out_strides, out_shape, 1),
+        lse_address,
+        lse_token,
+        lse_head,
+        qo_view[0],
+        kv_view[0],
+        indices_view[0],
+        mask_address,
+        mask_bytes,
+        mask_indptr_address,
+        offsets_address,
+        sinks_address,
+        0,
+        0,
+    )
+    handle = plan.handle
+    status = _ea_workspace_size(handle, address, scratch.size_address)
+    if status:
+        ea.raise_status(status)
+    num_bytes = scratch.size.value
+    keep = None
+    if device < 0:
+        workspace = scratch.host_workspace(num_bytes) if num_bytes else 0
+        used = None
+    else:
+        used = framework.stream(device) if stream is None else stream
+        workspace, keep = framework.workspace(q, device, num_bytes, used) if num_bytes else (0, None)
+    if validate:
+        ea.check(lib.ea_validate(handle, address, workspace, num_bytes, used))
+    status = _ea_run(handle, address, workspace, num_bytes, used)
+    if status:
+        ea.raise_status(status)
+    # The views' keeps (DLPack capsules among them) have lived until here.
+    del keep, q_keep, k_keep, v_keep, vc_keep, k_cache_view
+    return out, lse
+
+
+def _make_plan(key: Any, has_sinks: bool, has_mask: bool, sinks_dtype: int, mask_indptr_dtype: int) -> _Plan:
+    (device, dtype, cache_dtype, index_dtype, q_heads, kv_heads, head_dim, head_dim_v, page_size, shared, causal,
+     softmax_scale, logit_cap, window_left, _, _, skip_prefix_custom_mask, k_scale, v_scale,
+     xai_temperature_len, skip_prefix, skip_extend, family, stages) = key  # fmt: skip
+    problem = _problem(
+        dtype=dtype,
+        cache_dtype=cache_dtype,
+        index_dtype=index_dtype,
+        mask_indptr_dtype=mask_indptr_dtype,
+        sinks_dtype=sinks_dtype,
+        num_q_heads=q_heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        page_size=page_size,
+        shared_kv=shared,
+        causal=causal,
+        has_sinks=has_sinks,
+        has_custom_mask=has_mask,
+        skip_prefix_custom_mask=skip_prefix_custom_mask,
+        skip_prefix=skip_prefix,
+        skip_extend=skip_extend,
+        window_left=window_left,
+        xai_temperature_len=xai_temperature_len,
+        softmax_scale=softmax_scale,
+        logit_cap=logit_cap,
+        k_scale=k_scale,
+        v_scale=v_scale,
+    )
+    plan = _Plan(device, problem, family, stages)
+    _keep_plan(key, plan)
+    return plan
+
+
+def _problem(**fields: Any) -> ea.Problem:
+    dtype, sinks_dtype = fields["dtype"], fields["sinks_dtype"]
+    if fields["softmax_scale"] is not None and not fields["softmax_scale"] > 0:
+        raise InvalidError(f"softmax_scale: found {fields['softmax_scale']}, allowed more than 0, or None: 1/sqrt(D)")
+    fields["softmax_scale"] = fields["softmax_scale"] or 0.0
+    fields["cache_dtype"] = 0 if fields["cache_dtype"] == dtype else fields["cache_dtype"]
+    fields["sinks_dtype"] = 0 if sinks_dtype == dtype and dtype != ea.F32 else sinks_dtype
+    for name in ("causal", "skip_prefix_custom_mask", "skip_prefix", "skip_extend", "shared_kv"):
+        fields[name] = bool(fields[name])
+    for name in ("window_left", "xai_temperature_len", "page_size"):
+        fields[name] = int(fields[name])
+    return ea.Problem(struct_size=ctypes.sizeof(ea.Problem), **fields)
+
+
+# ---- plans without a batch -----------------------------------------------------------------------------
+
+_CODES = {name: code for code, name in DTYPE_NAMES.items()}
+_CODES.update(
+    bfloat16=ea.BF16, float16=ea.F16, float32=ea.F32, float8_e4m3fn=ea.E4M3, float8_e5m2=ea.E5M2, int32=ea.I32,
+    int64=ea.I64,
+)  # fmt: skip
+
+
+def _dtype_code(name: str, dtype: Any) -> int:
+    text = str(getattr(dtype, "name", dtype)).replace("torch.", "")
+    code = _CODES.get(text)
+    if code is None:
+        raise InvalidError(f"{name}: found {dtype}, allowed {', '.join(_CODES)}")
+    return code
+
+
+def device_of(device: Any) -> int:
+    """-1 for "cpu", the ordinal of "cuda" and "cuda:1" (a torch.device too)."""
+    text = str(device)
+    kind, _, ordinal = text.partition(":")
+    if kind == "cpu":
+        return -1
+    if kind == "cuda" and (not ordinal or ordinal.isdigit()):
+        return int(ordinal or 0)
+    raise InvalidError(f"device: found {text!r}, allowed cpu, cuda, cuda:N")
+
+
+def plan(
+    *,
+    num_q_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    head_dim_v: int = 0,
+    dtype: Any = "bf16",
+    cache_dtype: Any = None,
+    index_dtype: Any = "i32",
+    page_size: int = 1,
+    shared_kv: bool = False,
+    causal: bool = True,
+    has_sinks: bool = False,
+    has_custom_mask: bool = False,
+    skip_prefix_custom_mask: bool = True,
+    skip_prefix: bool = False,
+    skip_extend: bool = False,
+    window_left: int = -1,
+    xai_temperature_len: int = 0,
+    softmax_scale: Optional[float] = None,
+    logit_cap: float = 0.0,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+    device: Any = "cpu",
+    family: Optional[str] = None,
+    stages: int = 0,
+) -> PlanInfo:
+    """What extend_attention would run for such a call, and why.
+
+    device: "cpu", "cuda" or "cuda:N", or an architecture that need not be here ("sm_90").
+    stages: the pipeline depth on a GPU, 0 for automatic; DoesNotFitError where it does not fit.
+    The other arguments are those of extend_attention and ea_problem.
+    """
+    code = _dtype_code("dtype", dtype)
+    problem = _problem(
+        dtype=code,
+        cache_dtype=code if cache_dtype is None else _dtype_code("cache_dtype", cache_dtype),
+        index_dtype=_dtype_code("index_dtype", index_dtype),
+        mask_indptr_dtype=ea.I64,
+        sinks_dtype=ea.F32,
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        page_size=page_size,
+        shared_kv=shared_kv,
+        causal=causal,
+        has_sinks=has_sinks,
+        has_custom_mask=has_custom_mask,
+        skip_prefix_custom_mask=skip_prefix_custom_mask,
+        skip_prefix=skip_prefix,
+        skip_extend=skip_extend,
+        window_left=window_left,
+        xai_temperature_len=xai_temperature_len,
+        softmax_scale=softmax_scale,
+        logit_cap=logit_cap,
+        k_scale=k_scale,
+        v_scale=v_scale,
+    )
+    if str(device).startswith("sm_"):
+        info = ea.PlanInfo(struct_size=ctypes.sizeof(ea.PlanInfo))
+        options = _plan_options(family, stages)
+        arch = str(device).encode()
+        ea.check(lib.ea_plan_for_arch(arch, ctypes.byref(problem), ctypes.byref(options), ctypes.byref(info)))
+        return _info_of(info)
+    return _Plan(device_of(device), problem, family, stages).info()
+
+
+# ---- merging ---------------------------------------------------------------------------------------------
+
+
+def _packed_lse(name: str, framework: Framework, x: Any, device: int, tokens: int, heads: int) -> View:
+    view = framework.view(name, x)
+    _, shape, strides, code, on, _ = view
+    if on != device:
+        _refuse_device(name, view, device)
+    if code != ea.F32:
+        _refuse_type(name, view, "f32")
+    if len(shape) != 2 or shape[0] != tokens or shape[1] != heads:
+        _refuse_shape(name, view, f"[{tokens}, {heads}]")
+    if (strides[1] != 1 and heads > 1) or (strides[0] != heads and tokens > 1):
+        raise InvalidError(f"{name}: found strides {_shape_text(strides)}, allowed packed ones")
+    return view
+
+
+def merge_run(
+    out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, out: Any = None, lse: Any = None, stream: Optional[int] = None
+) -> tuple[Any, Any]:
+    """See extattn.merge."""
+    framework = framework_of(out_a)
+    a_view = framework.view("out_a", out_a)
+    a_address, a_shape, a_strides, dtype, device, _ = a_view
+    if len(a_shape) != 3:
+        _refuse_shape("out_a", a_view, "[tokens, heads, head_dim_v]")
+    if a_strides[2] != 1 and a_shape[2] > 1:
+        _refuse_stride("out_a", a_view)
+    tokens, heads, dim = a_shape
+    b_view = framework.view("out_b", out_b)
+    if out is None:
+        out = framework.empty_like(out_a, (tokens, heads, dim))
+    if lse is None:
+        lse = framework.empty_like(out_a, (tokens, heads), f32=True)
+    out_view = framework_of(out).view("out", out)
+    for name, view in (("out_b", b_view), ("out", out_view)):
+        if view[4] != device:
+            _refuse_device(name, view, device)
+        if view[3] != dtype:
+            _refuse_type(name, view, f"{DTYPE_NAMES[dtype]}, as out_a")
+        if tuple(view[1]) != tuple(a_shape):
+            _refuse_shape(name, view, f"{_shape_text(a_shape)}, as out_a")
+        if view[2][2] != 1 and dim > 1:
+            _refuse_stride(name, view)
+    lse_a_view = _packed_lse("lse_a", framework, lse_a, device, tokens, heads)
+    lse_b_view = _packed_lse("lse_b", framework, lse_b, device, tokens, heads)
+    lse_view = _packed_lse("lse", framework_of(lse), lse, device, tokens, heads)
+    scratch = _scratch
+    words: list[int] = []
+    for address, shape, strides, _, _, _ in (a_view, b_view, out_view):
+        words += (address, _strides(strides, shape, 0), _strides(strides, shape, 1))
+    ea.MERGE.pack_into(
+        scratch.merge, 0, ea.MERGE.size, dtype, tokens, heads, dim, *words, lse_a_view[0], lse_b_view[0], lse_view[0]
+    )
+    used = None if device < 0 else framework.stream(device) if stream is None else stream
+    ea.check(lib.ea_merge(_context(device).handle, scratch.merge_address, used))
+    return out, lse
+
+
+# ---- finishing and capturing -------------------------------------------------------------------------------
+
+
+def finish(like: Any, result: Any, stream: Optional[int]) -> Any:
+    """The result in the caller's framework; only DLPack's consumers need anything done."""
+    if result is None:
+        return None
+    framework = framework_of(like)
+    if framework.name != "dlpack":
+        return result
+    return framework.finish(result, framework.view("q", like)[4], stream or 0)
+
+
+@contextlib.contextmanager
+def capturing(options: ea.CaptureOptions) -> Iterator[None]:
+    def apply() -> None:
+        for context in _contexts.values():
+            context.capture(_captures[-1] if _captures else None)
+
+    with _lock:
+        _captures.append(options)
+        try:
+            _context(-1)
+            apply()
+        except BaseException:
+            _captures.remove(options)
+            apply()
+            raise
+    try:
+        yield
+    finally:
+        with _lock:
+            _captures.remove(options)
+            apply()
+
+
+__all__ = ["PlanInfo", "capturing", "device_of", "finish", "merge_run", "plan", "run", "synchronize"]
