@@ -2,7 +2,7 @@
 # Debian 12 machine; the building itself is CMake's (CMakePresets.json).
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-gpu bench install clean help
+.PHONY: all demo test test-gpu test-python-torch wheel bench install clean help
 .SILENT:
 
 all:
@@ -22,6 +22,12 @@ test:
 test-gpu: all
 	scripts/test_gpu.sh || [ $$? -eq 77 ] # 77: skipped, and it has said why
 
+test-python-torch: all
+	tests/python/run.sh build/tests/python/venv-torch "$$PWD/build/extattn" torch
+
+wheel:
+	scripts/wheel.sh
+
 bench: all
 	scripts/bench.sh
 
@@ -36,6 +42,8 @@ help:
 	echo 'make demo       build, replay an example trace, leave a plot'
 	echo 'make test       every test: gcc, clang, sanitizers, fuzzing, linters, installation'
 	echo 'make test-gpu   the tests that need a GPU, under compute-sanitizer too'
+	echo 'make test-python-torch   the tests of the Python package with torch too (some 2 GB to download)'
+	echo 'make wheel      a Python wheel for other machines, into build/wheel'
 	echo 'make bench      measure this machine and record it under bench/results'
 	echo 'make install    install into PREFIX ($(PREFIX))'
 	echo 'make clean      remove what was built'

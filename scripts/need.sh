@@ -22,6 +22,7 @@ has_gxx_for_nvcc() { ! has_nvcc || has g++; } # nvcc preprocesses by way of it
 has_clang_openmp() { echo 'int main(void) { return 0; }' | clang -fopenmp -x c - -o /dev/null; }
 has_clang_fuzzer() { echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -fsanitize=fuzzer,address -x c - -o /dev/null; }
 has_pip_for_nvcc() { ! has_nvcc || has nvdisasm || python3 -m pip --version; } # brings nvdisasm for tests/gpu
+has_venv() { python3 -c 'import ensurepip, venv'; }
 has_numpy() { python3 -c 'import numpy' || /usr/bin/python3 -c 'import numpy'; }
 
 need_build() {
@@ -50,6 +51,7 @@ need_test() {
   need shellcheck has shellcheck
   need python3-numpy has_numpy
   need python3-pip has_pip_for_nvcc
+  need python3-venv has_venv
 }
 
 case $goal in

@@ -50,13 +50,24 @@ if [ "$status" -eq 77 ]; then
   say "$reason"
 else
   step "all tests" "$test"
+  step "family hopper" "$test" --family hopper
   if ! sanitizer=$(find_sanitizer); then
     say "skipped: compute-sanitizer is not installed"
   else
     for tool in memcheck racecheck synccheck initcheck; do
       step "$tool" "$sanitizer" --tool "$tool" --error-exitcode 99 "$test" --small
+      step "$tool, hopper" "$sanitizer" --tool "$tool" --error-exitcode 99 "$test" --small --family hopper
     done
   fi
+fi
+
+# The Python package on this build's library, where python3 has a torch that sees the GPU.
+if python3 -c 'import pytest, torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+  step "Python" env EXTATTN_LIBRARY="$(realpath "$build")/libextattn.so" EXTATTN_COMMAND="$(realpath "$build")/extattn" \
+    PYTHONPATH="$PWD/python" EXTATTN_SOURCE="$PWD" \
+    python3 -m pytest -q -rs -p no:cacheprovider tests/python
+else
+  say "skipped: Python: python3 has no torch with a GPU, or no pytest"
 fi
 say "$failed failures; the log is $log"
 [ "$failed" -eq 0 ]

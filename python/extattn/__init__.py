@@ -193,7 +193,7 @@ def cuda_device_count() -> int:
 
 if "torch" in sys.modules:
     with contextlib.suppress(ImportError):  # a torch too old for the operator
-        import extattn.torch
+        import extattn.torch  # noqa: F401
 
 __all__ = [
     "DeviceError",

@@ -82,15 +82,18 @@ class _Torch(Framework):
         for attribute, code in _NAMES.items():
             if hasattr(torch, attribute):
                 self.codes[getattr(torch, attribute)] = code
+        codes = self.codes
+
+        def view(name: str, x: Any) -> View:  # a closure: a call looks at a dozen tensors
+            try:
+                return x.data_ptr(), x.shape, x.stride(), codes[x.dtype], x.get_device(), None
+            except KeyError:
+                raise InvalidError(f"{name}: found type {x.dtype}, allowed {', '.join(_NAMES)}") from None
+
+        self.view = view  # type: ignore[method-assign]
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         if raw is not None:
             self.stream = raw  # type: ignore[method-assign]
-
-    def view(self, name: str, x: Any) -> View:
-        try:
-            return x.data_ptr(), x.shape, x.stride(), self.codes[x.dtype], x.get_device(), None
-        except KeyError:
-            raise InvalidError(f"{name}: found type {x.dtype}, allowed {', '.join(_NAMES)}") from None
 
     def empty_like(self, x: Any, shape: tuple[int, ...], f32: bool = False) -> Any:
         return x.new_empty(shape, dtype=self._torch.float32 if f32 else x.dtype)

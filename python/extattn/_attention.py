@@ -16,7 +16,7 @@ from typing import Any, Optional
 
 from extattn import _library as ea
 from extattn._arrays import Framework, View, framework_of, synchronize
-from extattn._library import DTYPE_NAMES, DTYPE_SIZES, InvalidError, lib
+from extattn._library import DTYPE_NAMES, InvalidError, lib
 
 _ea_run = lib.ea_run
 _ea_workspace_size = lib.ea_workspace_size
@@ -110,10 +110,9 @@ class _Plan:
         options = _plan_options(family, stages)
         handle = ctypes.c_void_p()
         context = _context(device)
-        ea.check(
-            lib.ea_plan_create(context.handle, ctypes.byref(problem), ctypes.byref(options), ctypes.byref(handle))
-        )
+        ea.check(lib.ea_plan_create(context.handle, ctypes.byref(problem), ctypes.byref(options), ctypes.byref(handle)))
         self.handle = handle.value
+        self.workspace_bytes: dict[tuple[int, int], int] = {}  # by num_seqs and num_tokens
 
     def info(self) -> PlanInfo:
         info = ea.PlanInfo(struct_size=ctypes.sizeof(ea.PlanInfo))
@@ -197,7 +196,7 @@ def _refuse_stride(name: str, view: View) -> None:
 def _flat(name: str, framework: Framework, x: Any, device: int, types: tuple[int, ...], least: int) -> View:
     """An array of one dimension, contiguous, of at least so many elements."""
     view = framework.view(name, x)
-    address, shape, strides, code, on, _ = view
+    _, shape, strides, code, on, _ = view
     if on != device:
         _refuse_device(name, view, device)
     if code not in types:
@@ -324,7 +323,7 @@ def run(
             _refuse_device("v_cache", v_cache_view, device)
         if vc_dtype != cache_dtype:
             _refuse_type("v_cache", v_cache_view, f"{DTYPE_NAMES[cache_dtype]}, as k_cache")
-        if vc_shape[:-1] != kc_shape[:-1]:
+        if vc_shape[0] != kc_shape[0] or vc_shape[-2] != kv_heads or (paged and vc_shape[1:3] != kc_shape[1:3]):
             _refuse_shape("v_cache", v_cache_view, f"{_shape_text(kc_shape[:-1])} and a head_dim_v, as k_cache")
         if vc_strides[-1] != 1 and head_dim_v > 1:
             _refuse_stride("v_cache", v_cache_view)
@@ -473,10 +472,9 @@ def run(
         0,
     )
     handle = plan.handle
-    status = _ea_workspace_size(handle, address, scratch.size_address)
-    if status:
-        ea.raise_status(status)
-    num_bytes = scratch.size.value
+    num_bytes = plan.workspace_bytes.get((seqs, tokens))
+    if num_bytes is None:
+        num_bytes = _ask_workspace(plan, address, seqs, tokens)
     keep = None
     if device < 0:
         workspace = scratch.host_workspace(num_bytes) if num_bytes else 0
@@ -492,6 +490,15 @@ def run(
     # The views' keeps (DLPack capsules among them) have lived until here.
     del keep, q_keep, k_keep, v_keep, vc_keep, k_cache_view
     return out, lse
+
+
+def _ask_workspace(plan: _Plan, address: int, seqs: int, tokens: int) -> int:
+    ea.check(_ea_workspace_size(plan.handle, address, _scratch.size_address))
+    num_bytes = _scratch.size.value
+    if len(plan.workspace_bytes) >= _MAX_PLANS:
+        plan.workspace_bytes.clear()
+    plan.workspace_bytes[seqs, tokens] = num_bytes
+    return num_bytes
 
 
 def _make_plan(key: Any, has_sinks: bool, has_mask: bool, sinks_dtype: int, mask_indptr_dtype: int) -> _Plan:
@@ -661,7 +668,7 @@ def merge_run(
     """See extattn.merge."""
     framework = framework_of(out_a)
     a_view = framework.view("out_a", out_a)
-    a_address, a_shape, a_strides, dtype, device, _ = a_view
+    _, a_shape, a_strides, dtype, device, _ = a_view
     if len(a_shape) != 3:
         _refuse_shape("out_a", a_view, "[tokens, heads, head_dim_v]")
     if a_strides[2] != 1 and a_shape[2] > 1:

@@ -14,7 +14,6 @@ F32, F16, BF16, E4M3, E5M2, I32, I64 = 1, 2, 3, 4, 5, 6, 7
 BOOL, U8 = 101, 102  # not types of the library: what a custom mask may be made of
 DTYPE_NAMES = {F32: "f32", F16: "f16", BF16: "bf16", E4M3: "e4m3", E5M2: "e5m2", I32: "i32", I64: "i64",
                BOOL: "bool", U8: "u8"}  # fmt: skip
-DTYPE_SIZES = {F32: 4, F16: 2, BF16: 2, E4M3: 1, E5M2: 1, I32: 4, I64: 8, BOOL: 1, U8: 1}
 
 FAMILIES = {"auto": 0, "reference": 1, "cpu": 2, "portable": 3, "hopper": 4}
 DEVICE_CPU, DEVICE_CUDA = 0, 1

@@ -22,12 +22,12 @@ import threading
 from typing import Any, Callable, Optional
 
 import torch
+from torch import Tensor
 
 from extattn import _attention
 from extattn._library import DeviceError, Error, InternalError, OutOfMemoryError, UnsupportedError
 
 _log = logging.getLogger("extattn.sglang")
-Tensor = torch.Tensor
 _run = _attention.run
 
 # ---- arguments of SGLang as ours -----------------------------------------------------------------

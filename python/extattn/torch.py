@@ -72,9 +72,7 @@ def _extend_attention_out(
     *options: Any,
     **named: Any,
 ) -> None:
-    _attention.run(
-        q, k, v, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, out, lse, False, *options, **named
-    )
+    _attention.run(q, k, v, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, out, lse, False, *options, **named)
 
 
 def _merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,6 +147,6 @@ def traced(
     return (result, log_sum) if return_lse else result
 
 
-extattn._is_compiling = torch.compiler.is_compiling
+setattr(extattn, "_is_compiling", torch.compiler.is_compiling)  # noqa: B010, mypy sees a cycle
 
 __all__ = ["traced"]

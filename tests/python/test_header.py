@@ -36,9 +36,7 @@ def test_structs(tmp_path):
     lines = []
     for name, struct in STRUCTS.items():
         lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
-        lines += [
-            f'printf("{name}.{field[0]} %zu\\n", offsetof({name}, {field[0]}));' for field in struct._fields_
-        ]
+        lines += [f'printf("{name}.{field[0]} %zu\\n", offsetof({name}, {field[0]}));' for field in struct._fields_]
     lines.append('printf("ea_batch %zu\\n", sizeof(ea_batch));')
     lines += [f'printf("ea_batch.{field} %zu\\n", offsetof(ea_batch, {field}));' for field in BATCH]
     lines.append('printf("ea_merge_args %zu\\n", sizeof(ea_merge_args));')
