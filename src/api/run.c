@@ -7,7 +7,7 @@
 
 static size_t workspace_bytes_of(const ea_plan *plan, int64_t num_seqs, int64_t num_tokens) {
   const ea_context *context = plan->context;
-  if (context->cuda) return ea_cuda_workspace_bytes(&plan->info, num_seqs, num_tokens);
+  if (context->cuda) return ea_cuda_workspace_bytes(&plan->problem, &plan->info, num_seqs, num_tokens);
   if (plan->info.family == EA_FAMILY_REFERENCE) return 0;
   return ea_cpu_workspace_bytes(&plan->problem, context->isa, context->num_threads);
 }

@@ -25,7 +25,8 @@ void ea_cuda_arch(const ea_cuda_device *device, ea_arch *arch);
 ea_status ea_cuda_kernel_get(ea_cuda_device *device, const ea_problem *resolved, ea_plan_info *info,
                              const ea_cuda_kernel **kernel);
 
-size_t ea_cuda_workspace_bytes(const ea_plan_info *info, int64_t num_seqs, int64_t num_tokens);
+size_t ea_cuda_workspace_bytes(const ea_problem *resolved, const ea_plan_info *info, int64_t num_seqs,
+                               int64_t num_tokens);
 
 /* Enqueues the call on stream; no allocation, no synchronisation. qo_indptr_host and
  * kv_indptr_host may be NULL. */

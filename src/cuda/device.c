@@ -179,6 +179,9 @@ static ea_status load_small_kernels(ea_cuda_device *device) {
   static const char *const merge_names[3] = {"merge_f32", "merge_f16", "merge_bf16"};
   status = ea_device_load(device, "validate", &device->validate);
   for (int i = 0; i < 3 && status == EA_OK; i++) status = ea_device_load(device, merge_names[i], &device->merge[i]);
+  if (status == EA_OK && find_image("schedule", device->capability) >= 0) {
+    status = ea_device_load(device, "schedule", &device->schedule);
+  }
   ea_device_leave(device);
   return status;
 }

@@ -45,6 +45,7 @@ struct ea_cuda_device {
   ea_cuda_kernel *kernels;
   const ea_cuda_kernel *validate; /* loaded with the device: a first use may be inside a graph capture, */
   const ea_cuda_kernel *merge[3]; /* where nothing can be loaded. f32, f16, bf16 */
+  const ea_cuda_kernel *schedule; /* with the Hopper family's kernels; else NULL */
 };
 
 /* Whether a device of this capability runs the image: a cubin runs on its own major version,

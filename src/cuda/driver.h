@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cuda/tensor_map.h"
 #include "extattn.h"
 
 typedef int ea_cu_result; /* 0 is success */
@@ -36,6 +37,11 @@ enum {
   EA_CU_FUNC_REGISTERS = 4,
   EA_CU_FUNC_MAX_DYNAMIC_SMEM_BYTES = 8,
 
+  EA_CU_TENSOR_MAP_FLOAT16 = 6,
+  EA_CU_TENSOR_MAP_BFLOAT16 = 9,
+  EA_CU_TENSOR_MAP_SWIZZLE_128B = 3,
+  EA_CU_TENSOR_MAP_L2_PROMOTION_128B = 2,
+
   EA_CU_STREAM_NON_BLOCKING = 1,
   EA_CU_CAPTURE_THREAD_LOCAL = 1
 };
@@ -63,6 +69,10 @@ enum {
   F(launch_kernel, "cuLaunchKernel",                                                                                   \
     (ea_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,   \
      unsigned block_z, unsigned smem_bytes, ea_cu_stream stream, void **params, void **extra))                         \
+  F(tensor_map_encode_tiled, "cuTensorMapEncodeTiled",                                                                 \
+    (ea_tensor_map * map, int type, unsigned rank, void *address, const uint64_t *dims, const uint64_t *strides,       \
+     const uint32_t *box, const uint32_t *element_strides, int interleave, int swizzle, int l2_promotion,              \
+     int out_of_bounds_fill))                                                                                          \
   F(mem_get_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total_bytes))                                      \
   F(mem_alloc, "cuMemAlloc_v2", (ea_cu_ptr * ptr, size_t bytes))                                                       \
   F(mem_free, "cuMemFree_v2", (ea_cu_ptr ptr))                                                                         \

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "common/error.h"
+#include "cuda/kernels/hopper.h"
 #include "plan/portable.h"
 
 /* What the driver takes: grids of this many blocks in x and y. */
@@ -19,14 +20,20 @@ ea_status ea_launch(const ea_cuda_device *device, const ea_cuda_kernel *kernel, 
   return ea_driver_check(&device->driver, result, "cuLaunchKernel");
 }
 
-/* The flag of cuda/kernels/validate.h; the attention kernels need none. */
+/* The flag of cuda/kernels/validate.h, or an order of work. */
 #define EA_CUDA_WORKSPACE_BYTES 256
 
-size_t ea_cuda_workspace_bytes(const ea_plan_info *info, int64_t num_seqs, int64_t num_tokens) {
-  (void)info;
-  (void)num_seqs;
-  (void)num_tokens;
-  return EA_CUDA_WORKSPACE_BYTES;
+/* One sequence needs no order: its blocks are taken from the last. */
+static int64_t hopper_row_blocks(int32_t block_tokens, int64_t num_seqs, int64_t num_tokens) {
+  return num_tokens / block_tokens + num_seqs;
+}
+
+size_t ea_cuda_workspace_bytes(const ea_problem *resolved, const ea_plan_info *info, int64_t num_seqs,
+                               int64_t num_tokens) {
+  if (info->family != EA_FAMILY_HOPPER) return EA_CUDA_WORKSPACE_BYTES;
+  const int32_t group = resolved->num_q_heads / resolved->num_kv_heads;
+  const int64_t blocks = hopper_row_blocks(ea_hopper_block_tokens(info->tile_m, group), num_seqs, num_tokens);
+  return EA_CUDA_WORKSPACE_BYTES + (size_t)blocks * sizeof(ea_row_block);
 }
 
 /* Whether every row of a view starts at a multiple of `bytes`, and rows are whole multiples of it. */
@@ -104,15 +111,131 @@ static ea_status run_portable(const ea_cuda_device *device, const ea_cuda_kernel
   return ea_launch(device, kernel, &shape, params, stream);
 }
 
+/* ---- hopper ------------------------------------------------------------------------------------ */
+
+/* A [tokens, heads, dim] tensor as TMA sees it, in boxes of 64 columns x box_heads x box_tokens. */
+static ea_status encode_map(const ea_cuda_device *device, const char *name, const ea_call *call,
+                            const ea_strided *tensor, int32_t dim, int32_t heads, int32_t box_heads, int32_t box_tokens,
+                            ea_tensor_map *map) {
+  const uint64_t dims[] = {(uint64_t)dim, (uint64_t)heads, (uint64_t)call->num_tokens};
+  const uint64_t strides[] = {(uint64_t)tensor->head_stride * 2, (uint64_t)tensor->token_stride * 2};
+  const uint32_t box[] = {EA_HOPPER_SLICE, (uint32_t)box_heads, (uint32_t)box_tokens}, steps[] = {1, 1, 1};
+  const int type = call->dtype == EA_BF16 ? EA_CU_TENSOR_MAP_BFLOAT16 : EA_CU_TENSOR_MAP_FLOAT16;
+  return ea_driver_check(&device->driver,
+                         device->driver.tensor_map_encode_tiled(map, type, 3, (void *)(uintptr_t)tensor->data, dims,
+                                                                strides, box, steps, 0, EA_CU_TENSOR_MAP_SWIZZLE_128B,
+                                                                EA_CU_TENSOR_MAP_L2_PROMOTION_128B, 0),
+                         name);
+}
+
+/* What TMA asks of strides beside their alignment (CUDA driver API, cuTensorMapEncodeTiled). */
+#define TMA_MAX_STRIDE_BYTES ((int64_t)1 << 40)
+
+static ea_status check_for_tma(const ea_call *call, const ea_portable_launch *scores) {
+  const struct {
+    const char *name;
+    bool aligned;
+  } rows[] = {{"q", scores->q_aligned},
+              {"k, v", scores->kv_aligned},
+              {"k_cache, v_cache", scores->cache_aligned || call->num_kv_indices == 0},
+              {"out", scores->out_aligned}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    if (rows[i].aligned) continue;
+    return ea_fail(EA_ERR_UNSUPPORTED,
+                   "%s: found rows that do not all start at multiples of 16 bytes, allowed with family portable",
+                   rows[i].name);
+  }
+  const ea_strided *tensors[] = {&call->q, &call->k, &call->v};
+  for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
+    const int64_t widest =
+        tensors[i]->token_stride > tensors[i]->head_stride ? tensors[i]->token_stride : tensors[i]->head_stride;
+    if (widest < TMA_MAX_STRIDE_BYTES / 2) continue;
+    return ea_fail(EA_ERR_UNSUPPORTED, "%s: found a stride of %lld elements, allowed below 2^39 with family hopper",
+                   i == 0   ? "q"
+                   : i == 1 ? "k"
+                            : "v",
+                   (long long)widest);
+  }
+  return EA_OK;
+}
+
+/* Bytes of keys and values that are to stay in L2 while the heads they belong to are worked on. */
+#define L2_SHARE_BYTES ((int64_t)24 << 20)
+
+/* How many K/V heads are worked on together. */
+static int32_t heads_together(const ea_call *call) {
+  const int64_t keys = call->num_tokens + call->num_kv_indices;
+  const int64_t head_bytes = keys * (call->head_dim + call->head_dim_v) * 2;
+  const int64_t fit = head_bytes > 0 ? L2_SHARE_BYTES / head_bytes : call->num_kv_heads;
+  return fit < 1 ? 1 : fit > call->num_kv_heads ? call->num_kv_heads : (int32_t)fit;
+}
+
+static ea_status order_work(const ea_cuda_device *device, ea_call *call, int32_t row_blocks, int32_t block_tokens,
+                            int32_t tile_n, void *workspace, ea_cu_stream stream) {
+  ea_schedule_launch launch = {.row_blocks = row_blocks, .block_tokens = block_tokens, .tile_n = tile_n};
+  const ea_launch_shape shape = {
+      .grid_x = 1, .grid_y = 1, .threads = EA_SCHEDULE_THREADS, .smem_bytes = EA_SCHEDULE_SMEM_BYTES};
+  void *params[] = {call, &launch, &workspace};
+  return ea_launch(device, device->schedule, &shape, params, stream);
+}
+
+static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
+                            const ea_call *call, void *workspace, ea_cu_stream stream) {
+  if (call->num_tokens == 0) return EA_OK;
+  const int32_t block_tokens = ea_hopper_block_tokens(info->tile_m, call->group);
+  const int64_t row_blocks = hopper_row_blocks(block_tokens, call->num_seqs, call->num_tokens);
+  const int64_t work = row_blocks * call->num_kv_heads;
+  if (work > INT32_MAX - device->multiprocessors) {
+    return ea_fail(EA_ERR_UNSUPPORTED,
+                   "num_tokens: found %lld with %d key/value heads, which makes %lld blocks of rows, "
+                   "allowed with family portable",
+                   (long long)call->num_tokens, call->num_kv_heads, (long long)work);
+  }
+  ea_hopper_launch launch = {
+      .scores = portable_launch_of(call, info->stages),
+      .order = call->num_seqs > 1 ? workspace : NULL,
+      .row_blocks = (int32_t)row_blocks,
+      .block_tokens = block_tokens,
+      .head_chunk = heads_together(call),
+  };
+  ea_status status = check_for_tma(call, &launch.scores);
+  if (!status) {
+    status = encode_map(device, "q", call, &call->q, call->head_dim, call->num_q_heads, call->group, block_tokens,
+                        &launch.q);
+  }
+  if (!status) {
+    status = encode_map(device, "k", call, &call->k, call->head_dim, call->num_kv_heads, 1, info->tile_n, &launch.k);
+  }
+  if (!status) {
+    status = encode_map(device, "v", call, &call->v, call->head_dim_v, call->num_kv_heads, 1, info->tile_n, &launch.v);
+  }
+  if (status) return status;
+  const ea_launch_shape shape = {
+      .grid_x = work < device->multiprocessors ? work : device->multiprocessors,
+      .grid_y = 1,
+      .threads = info->threads,
+      .smem_bytes = info->smem_bytes,
+  };
+  ea_call passed_call = *call;
+  if (launch.order) {
+    status = order_work(device, &passed_call, (int32_t)row_blocks, block_tokens, info->tile_n, workspace, stream);
+    if (status) return status;
+  }
+  void *params[] = {&passed_call, &launch};
+  return ea_launch(device, kernel, &shape, params, stream);
+}
+
 ea_status ea_cuda_run(ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
                       const ea_call *call, const ea_batch *batch, void *workspace, void *stream) {
   (void)batch;
-  (void)workspace;
   ea_status status = ea_device_enter(device);
   if (status) return status;
   switch (info->family) {
   case EA_FAMILY_PORTABLE:
     status = run_portable(device, kernel, info, call, (ea_cu_stream)stream);
+    break;
+  case EA_FAMILY_HOPPER:
+    status = run_hopper(device, kernel, info, call, workspace, (ea_cu_stream)stream);
     break;
   default:
     status = ea_fail(EA_ERR_INTERNAL, "family: found %s, allowed one that runs on a GPU", ea_family_name(info->family));

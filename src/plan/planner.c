@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/error.h"
+#include "plan/hopper.h"
 #include "plan/portable.h"
 
 /* Opt-in shared memory of a block and shared memory of a multiprocessor: CUDA C++ Programming
@@ -108,12 +109,92 @@ static ea_status plan_portable(const ea_arch *arch, const ea_problem *problem, i
                     : stages == max_stages     ? "the deepest that fits"
                     : stages == DEEPEST_USEFUL ? "deeper was not faster"
                                                : "deeper would cost a block on the multiprocessor";
-  snprintf(
-      info->reason, sizeof info->reason,
-      "Q and bookkeeping take %d bytes and a stage (%d keys, dims %d + %d) %d; %d stage%s: %s; %lld block%s fit on a "
-      "multiprocessor",
-      fixed_bytes, shape->tile_n, shape->dim, shape->dim_v, none.stage_bytes, stages, stages == 1 ? "" : "s", why,
-      (long long)blocks, blocks == 1 ? "" : "s");
+  snprintf(info->reason, sizeof info->reason,
+           "Q and bookkeeping take %d bytes and a stage (%d keys, dims %d + %d) %d; %d stage%s: %s; %lld block%s on a "
+           "multiprocessor",
+           fixed_bytes, shape->tile_n, shape->dim, shape->dim_v, none.stage_bytes, stages, stages == 1 ? "" : "s", why,
+           (long long)blocks, blocks == 1 ? "" : "s");
+  return EA_OK;
+}
+
+#define HOPPER_ENTRY(name, d, dv, wg, n, consumer_registers, producer_registers) {#name, d, dv, wg, n},
+static const ea_hopper_shape hopper_shapes[] = {EA_HOPPER_SHAPES(HOPPER_ENTRY)};
+#define HOPPER_COUNT ((int32_t)(sizeof hopper_shapes / sizeof hopper_shapes[0]))
+
+const ea_hopper_shape *ea_hopper_find_shape(const ea_problem *problem) {
+  for (int32_t i = 0; i < HOPPER_COUNT; i++) {
+    if (hopper_shapes[i].dim >= problem->head_dim && hopper_shapes[i].dim_v >= problem->head_dim_v) {
+      return &hopper_shapes[i];
+    }
+  }
+  return NULL;
+}
+
+/* What keeps a problem from the Hopper family, which has no slow ways. */
+static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, const ea_hopper_shape *shape) {
+  if (arch->capability != 90) {
+    return ea_fail(EA_ERR_UNSUPPORTED, "family: found hopper on %s, allowed on sm_90 only", arch->name);
+  }
+  if (problem->dtype != EA_BF16 && problem->dtype != EA_F16) {
+    return ea_fail(EA_ERR_UNSUPPORTED, "dtype: found %s, allowed bf16 or f16 on a GPU (the CPU takes f32)",
+                   ea_dtype_name(problem->dtype));
+  }
+  if (problem->cache_dtype != EA_DTYPE_NONE && problem->cache_dtype != problem->dtype) {
+    return ea_fail(EA_ERR_UNSUPPORTED,
+                   "cache_dtype: found %s with family hopper, allowed %s (family portable takes both)",
+                   ea_dtype_name(problem->cache_dtype), ea_dtype_name(problem->dtype));
+  }
+  if (!shape) {
+    return ea_fail(EA_ERR_UNSUPPORTED, "head_dim: found %d with head_dim_v %d and family hopper, allowed up to 256",
+                   problem->head_dim, problem->head_dim_v);
+  }
+  if (problem->head_dim % 8 != 0 || problem->head_dim_v % 8 != 0) {
+    return ea_fail(EA_ERR_UNSUPPORTED,
+                   "head_dim: found %d with head_dim_v %d and family hopper, allowed multiples of 8", problem->head_dim,
+                   problem->head_dim_v);
+  }
+  const int32_t group = problem->num_q_heads / problem->num_kv_heads, tile_m = shape->consumers * 64;
+  if (group > tile_m) {
+    return ea_fail(EA_ERR_UNSUPPORTED,
+                   "num_q_heads: found %d a key/value head with family hopper, allowed %d at this head_dim", group,
+                   tile_m);
+  }
+  return EA_OK;
+}
+
+static ea_status plan_hopper(const ea_arch *arch, const ea_problem *problem, int32_t asked, ea_plan_info *info) {
+  const ea_hopper_shape *shape = ea_hopper_find_shape(problem);
+  const ea_status status = check_hopper(arch, problem, shape);
+  if (status) return status;
+  const int64_t limit = arch->smem_limit_bytes;
+  const int32_t fixed_bytes = ea_hopper_smem_layout(*shape, 0).total;
+  const int32_t stage_bytes = ea_hopper_smem_layout(*shape, 1).total - fixed_bytes;
+  int32_t max_stages = (int32_t)((limit - fixed_bytes) / stage_bytes);
+  if (max_stages > EA_HOPPER_MAX_STAGES) max_stages = EA_HOPPER_MAX_STAGES;
+  const int32_t stages = asked > 0 ? asked : max_stages < DEEPEST_USEFUL ? max_stages : DEEPEST_USEFUL;
+  const int64_t smem_bytes = fixed_bytes + (int64_t)stages * stage_bytes;
+  if (stages > max_stages) {
+    return ea_fail(EA_ERR_DOES_NOT_FIT,
+                   "stages: found %d, which needs %lld bytes of shared memory; %s allows a block %lld, so at most %d",
+                   asked, (long long)smem_bytes, arch->name, (long long)limit, max_stages);
+  }
+  info->family = EA_FAMILY_HOPPER;
+  snprintf(info->kernel, sizeof info->kernel, "hopper_%s_%s", shape->name, ea_dtype_name(problem->dtype));
+  info->tile_m = shape->consumers * 64;
+  info->tile_n = shape->tile_n;
+  info->stages = stages;
+  info->max_stages = max_stages;
+  info->threads = (shape->consumers + 1) * 128;
+  info->smem_bytes = smem_bytes;
+  info->smem_limit_bytes = limit;
+  info->registers = 0;
+  snprintf(info->reason, sizeof info->reason,
+           "Q and bookkeeping take %d bytes and a stage (%d keys, dims %d + %d) %d; %d stage%s: %s; one block fills a "
+           "multiprocessor",
+           fixed_bytes, shape->tile_n, shape->dim, shape->dim_v, stage_bytes, stages, stages == 1 ? "" : "s",
+           asked > 0              ? "as asked"
+           : stages == max_stages ? "the deepest that fits"
+                                  : "deeper is not expected to help");
   return EA_OK;
 }
 
@@ -128,9 +209,8 @@ ea_status ea_plan_gpu(const ea_arch *arch, const ea_problem *resolved, const ea_
   case EA_FAMILY_AUTO:
   case EA_FAMILY_PORTABLE:
     return plan_portable(arch, resolved, asked.stages, info);
-  case EA_FAMILY_HOPPER:
-    return ea_fail(EA_ERR_UNSUPPORTED,
-                   "family: found hopper, which this version does not have; allowed auto, portable");
+  case EA_FAMILY_HOPPER: /* only when asked for, until it has been measured against the other */
+    return plan_hopper(arch, resolved, asked.stages, info);
   default:
     return ea_fail(EA_ERR_UNSUPPORTED, "family: found %s, allowed auto or portable on a GPU",
                    ea_family_name(asked.family));

@@ -159,6 +159,22 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
   return SUCCESS;
 }
 
+int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *dims,
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
+                           int interleave, int swizzle, int l2_promotion, int out_of_bounds_fill) {
+  (void)element_strides, (void)interleave, (void)l2_promotion, (void)out_of_bounds_fill;
+  const int result = answer("cuTensorMapEncodeTiled", &fake.maps, 1);
+  if (result != SUCCESS) return result;
+  fake_map seen = {.type = type, .rank = rank, .address = address, .swizzle = swizzle};
+  for (unsigned i = 0; i < rank && i < 5; i++) {
+    seen.dims[i] = dims[i];
+    seen.box[i] = box[i];
+    if (i + 1 < rank) seen.strides[i] = strides[i];
+  }
+  fake.last_maps[(fake.maps - 1) % 3] = seen;
+  memset(map, 0, 128);
+  return SUCCESS;
+}
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
   *free_bytes = *total_bytes = (size_t)141 << 30;
   return SUCCESS;

@@ -11,6 +11,15 @@ typedef struct fake_launch {
   void *stream;
 } fake_launch;
 
+typedef struct fake_map {
+  int type;
+  unsigned rank;
+  void *address;
+  uint64_t dims[5], strides[5]; /* strides in bytes, of all dimensions but the first */
+  uint32_t box[5];
+  int swizzle;
+} fake_map;
+
 typedef struct fake_state {
   /* What the card says of itself. */
   int devices;
@@ -30,6 +39,8 @@ typedef struct fake_state {
   int waits;       /* anything that waits for the device */
   int copies;
   fake_launch last;
+  int maps; /* encoded tensor maps */
+  fake_map last_maps[3];
 } fake_state;
 
 /* The one state; fake_reset makes it that of an H200. */

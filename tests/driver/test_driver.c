@@ -206,11 +206,17 @@ typedef struct opened {
   ea_plan_info info;
 } opened;
 
-static void open_plan(const ea_problem *problem, opened *o) {
+static void open_family(const ea_problem *problem, ea_family family, opened *o) {
   *o = (opened){.info.struct_size = sizeof o->info};
+  ea_plan_options options = EA_PLAN_OPTIONS_INIT;
+  options.family = family;
   assert_int_equal(open_gpu(0, &o->context), EA_OK);
-  assert_int_equal(ea_plan_create(o->context, problem, NULL, &o->plan), EA_OK);
+  assert_int_equal(ea_plan_create(o->context, problem, &options, &o->plan), EA_OK);
   assert_int_equal(ea_plan_get_info(o->plan, &o->info), EA_OK);
+}
+
+static void open_plan(const ea_problem *problem, opened *o) {
+  open_family(problem, EA_FAMILY_AUTO, o);
 }
 
 static void close_plan(opened *o) {
@@ -290,6 +296,127 @@ static void test_alignment_is_told_to_the_kernel(void **state) {
   assert_false(seen_launch.kv_aligned);
   assert_false(seen_launch.cache_aligned);
   close_plan(&o);
+}
+
+/* ---- the Hopper family ---- */
+
+static bool hopper_is_here(void) {
+  for (int32_t i = 0; i < ea_image_count; i++) {
+    if (strcmp(ea_images[i].kernel, "hopper_d128_bf16") == 0) return true;
+  }
+  return false;
+}
+
+static void align_batch(small_batch *s) {
+  uint16_t *aligned = (uint16_t *)(((uintptr_t)s->tensor + 15) / 16 * 16);
+  s->batch.q.data = s->batch.k.data = s->batch.v.data = aligned;
+  s->batch.k_cache.data = s->batch.v_cache.data = aligned;
+  s->batch.out.data = (uint16_t *)(((uintptr_t)s->out + 15) / 16 * 16);
+}
+
+static void assert_map(const fake_map *map, const uint64_t dims[3], const uint64_t strides[2], const uint32_t box[3]) {
+  assert_int_equal(map->type, EA_CU_TENSOR_MAP_BFLOAT16);
+  assert_int_equal(map->rank, 3);
+  assert_int_equal(map->swizzle, EA_CU_TENSOR_MAP_SWIZZLE_128B);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(map->dims[i], dims[i]);
+    assert_int_equal(map->box[i], box[i]);
+    if (i < 2) assert_int_equal(map->strides[i], strides[i]);
+  }
+}
+
+/* Tensors are [7, 4, 128] and [7, 2, 128]; a block has 128 rows: 64 tokens of the 2 heads of a group. */
+static void test_hopper_describes_the_tensors_to_tma(void **state) {
+  (void)state;
+  if (!hopper_is_here()) skip();
+  const ea_problem problem = small_problem();
+  opened o;
+  small_batch s;
+  open_family(&problem, EA_FAMILY_HOPPER, &o);
+  make_small_batch(&s);
+  align_batch(&s);
+  s.batch.v.token_stride = 512;
+  s.batch.v.head_stride = 136;
+  const fake_state before = fake;
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
+  assert_int_equal(fake.launches, before.launches + 2); /* several sequences: their order first */
+  assert_int_equal(fake.maps, before.maps + 3);
+  assert_int_equal(fake.allocations, before.allocations);
+  assert_int_equal(fake.waits, before.waits);
+  assert_string_equal(fake.last.kernel, "hopper_d128_bf16");
+  assert_int_equal(fake.last.threads, 384);
+  assert_int_equal(fake.last.smem_bytes, o.info.smem_bytes);
+  /* Two row blocks (one may be spare) of each of two K/V heads. */
+  assert_int_equal(fake.last.grid_x, 4);
+  assert_map(&fake.last_maps[0], (const uint64_t[]){128, 4, 7}, (const uint64_t[]){256, 1024},
+             (const uint32_t[]){64, 2, 64});
+  assert_map(&fake.last_maps[1], (const uint64_t[]){128, 2, 7}, (const uint64_t[]){256, 512},
+             (const uint32_t[]){64, 1, 128});
+  assert_map(&fake.last_maps[2], (const uint64_t[]){128, 2, 7}, (const uint64_t[]){272, 1024},
+             (const uint32_t[]){64, 1, 128});
+
+  fake.fail_name = "cuTensorMapEncodeTiled";
+  fake.fail_result = 1;
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_DEVICE);
+  assert_int_equal(fake.launches, before.launches + 2);
+
+  s.batch.num_seqs = 1;
+  s.qo_indptr[1] = 7;
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
+  assert_int_equal(fake.launches, before.launches + 3);
+  close_plan(&o);
+}
+
+static void test_hopper_refuses_what_tma_cannot_read(void **state) {
+  (void)state;
+  if (!hopper_is_here()) skip();
+  const ea_problem problem = small_problem();
+  opened o;
+  small_batch s;
+  open_family(&problem, EA_FAMILY_HOPPER, &o);
+  const int before = fake.launches;
+  for (int which = 0; which < 5; which++) {
+    make_small_batch(&s);
+    align_batch(&s);
+    if (which == 0) s.batch.q.data = (uint16_t *)s.batch.q.data + 1;
+    if (which == 1) s.batch.v.head_stride = 129;
+    if (which == 2) s.batch.k_cache.row_stride = 2 * 128 + 4;
+    if (which == 3) s.batch.out.token_stride = 4 * 128 + 2;
+    if (which == 4) s.batch.k.token_stride = (int64_t)1 << 39;
+    assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_UNSUPPORTED);
+    static const char *const says[] = {"q: found rows", "k, v: found rows", "k_cache, v_cache: found rows",
+                                       "out: found rows", "k: found a stride of 549755813888"};
+    assert_says(says[which]);
+  }
+  assert_int_equal(fake.launches, before);
+  close_plan(&o);
+}
+
+static void test_hopper_refuses_kinds_of_call_it_has_no_way_for(void **state) {
+  (void)state;
+  const struct {
+    int32_t head_dim, heads;
+    ea_dtype dtype, cache_dtype;
+    const char *says;
+  } refused[] = {
+      {264, 4, EA_BF16, EA_DTYPE_NONE, "head_dim: found 264"},
+      {100, 4, EA_BF16, EA_DTYPE_NONE, "multiples of 8"},
+      {128, 4, EA_F32, EA_DTYPE_NONE, "dtype: found f32"},
+      {128, 4, EA_BF16, EA_E4M3, "cache_dtype: found e4m3"},
+      {128, 258, EA_BF16, EA_DTYPE_NONE, "num_q_heads: found 129"},
+  };
+  for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+    ea_problem problem = small_problem();
+    problem.head_dim = refused[i].head_dim;
+    problem.num_q_heads = refused[i].heads;
+    problem.dtype = refused[i].dtype;
+    problem.cache_dtype = refused[i].cache_dtype;
+    ea_plan_options options = EA_PLAN_OPTIONS_INIT;
+    options.family = EA_FAMILY_HOPPER;
+    ea_plan_info info = {.struct_size = sizeof info};
+    assert_int_equal(ea_plan_for_arch("sm_90", &problem, &options, &info), EA_ERR_UNSUPPORTED);
+    assert_says(refused[i].says);
+  }
 }
 
 static void test_a_refused_launch_is_reported(void **state) {
@@ -496,6 +623,9 @@ int main(void) {
       DRIVER_TEST(test_a_run_is_one_launch_of_what_the_plan_says),
       DRIVER_TEST(test_nothing_is_launched_for_no_tokens),
       DRIVER_TEST(test_alignment_is_told_to_the_kernel),
+      DRIVER_TEST(test_hopper_describes_the_tensors_to_tma),
+      DRIVER_TEST(test_hopper_refuses_what_tma_cannot_read),
+      DRIVER_TEST(test_hopper_refuses_kinds_of_call_it_has_no_way_for),
       DRIVER_TEST(test_a_refused_launch_is_reported),
       DRIVER_TEST(test_host_copies_of_the_indptr_are_checked),
       DRIVER_TEST(test_grids_that_no_card_takes_are_refused),

@@ -29,6 +29,7 @@ SERIALISED_WGMMA = re.compile(r"\(C75(10|11|12|14|15|20)\)")
 EXPECTED = {
     "portable": ["HMMA.16816.F32", "LDSM.16.M88.4", "LDSM.16.MT88.4", "LDGSTS.E.BYPASS"],
     "hopper": ["HGMMA", "UTMALDG", "SYNCS"],
+    "schedule": ["ATOMS", "STG"],
     "validate": ["LDG"],
     "merge": ["LDG", "STG"],
 }

@@ -52,6 +52,11 @@ EA_DEVICE void mbarrier_arrive(uint32_t barrier) {
 EA_DEVICE void cp_async_mbarrier_arrive_noinc(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
+/* `arrivals` of them at once. */
+EA_DEVICE void mbarrier_arrive_many(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0], %1;}" ::"r"(barrier), "r"(arrivals)
+               : "memory");
+}
 /* Waits for the end of the phase with this parity. */
 EA_DEVICE void mbarrier_wait(uint32_t barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900

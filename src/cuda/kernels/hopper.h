@@ -1,0 +1,21 @@
+/* What the Hopper kernels take beside the ea_call, worked out once on the host. */
+#ifndef EA_CUDA_KERNELS_HOPPER_H
+#define EA_CUDA_KERNELS_HOPPER_H
+
+#include "cuda/kernels/schedule.h"
+#include "cuda/tensor_map.h"
+#include "plan/hopper.h"
+#include "plan/portable.h"
+
+typedef struct ea_hopper_launch {
+  ea_tensor_map q; /* [T, Hq, D]: boxes of 64 columns, a group's heads, a block's tokens */
+  ea_tensor_map k; /* [T, Hkv, D]: boxes of 64 columns, one head, N tokens */
+  ea_tensor_map v;
+  ea_portable_launch scores; /* scales and the like */
+  const ea_schedule *order;  /* NULL: row blocks from the last to the first */
+  int32_t row_blocks;        /* of one K/V head, spare ones included; with an order, that has the number */
+  int32_t block_tokens;
+  int32_t head_chunk; /* K/V heads worked on together, whose keys and values stay in L2 */
+} ea_hopper_launch;
+
+#endif

@@ -1,0 +1,119 @@
+/* The Hopper kernels' shapes and their shared memory, for the planner, the launch, the kernel
+ * and the tests: one list, one formula.
+ *
+ * A block is one producer warpgroup and WG consumer warpgroups of 64 query rows each. Tiles lie
+ * in shared memory as slices of 64 columns (128 bytes, the swizzle's and the copies' unit), so a
+ * head dimension is padded there to a multiple of 64; the products stop at D and Dv. */
+#ifndef EA_PLAN_HOPPER_H
+#define EA_PLAN_HOPPER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/hd.h"
+#include "plan/walk.h"
+
+/*  name      D   Dv  WG  N  registers of a consumer thread, of a producer thread */
+#define EA_HOPPER_SHAPES(X)                                                                                            \
+  X(d64, 64, 64, 3, 128, 160, 32)                                                                                      \
+  X(d96, 96, 96, 2, 128, 232, 40)                                                                                      \
+  X(d128, 128, 128, 2, 128, 232, 40)                                                                                   \
+  X(d192x128, 192, 128, 2, 128, 232, 40)                                                                               \
+  X(d192, 192, 192, 2, 96, 232, 40)                                                                                    \
+  X(d256, 256, 256, 2, 80, 232, 40)
+
+/* EA_HOPPER_d64_N and so on: constants for the kernel, which is compiled once a shape. */
+#define EA_HOPPER_CONSTANTS(name, d, dv, wg, n, consumer_registers, producer_registers)                                \
+  enum {                                                                                                               \
+    EA_HOPPER_##name##_DIM = (d),                                                                                      \
+    EA_HOPPER_##name##_DIM_V = (dv),                                                                                   \
+    EA_HOPPER_##name##_WG = (wg),                                                                                      \
+    EA_HOPPER_##name##_N = (n),                                                                                        \
+    EA_HOPPER_##name##_CONSUMER_REGISTERS = (consumer_registers),                                                      \
+    EA_HOPPER_##name##_PRODUCER_REGISTERS = (producer_registers)                                                       \
+  };
+EA_HOPPER_SHAPES(EA_HOPPER_CONSTANTS)
+
+typedef struct ea_hopper_shape {
+  const char *name;
+  int32_t dim, dim_v;
+  int32_t consumers; /* warpgroups */
+  int32_t tile_n;
+} ea_hopper_shape;
+
+#define EA_HOPPER_SLICE 64 /* columns */
+#define EA_HOPPER_SLICE_BYTES 128
+#define EA_HOPPER_MAX_STAGES 8
+#define EA_HOPPER_ITEMS 3 /* descriptions of work in flight */
+#define EA_HOPPER_ITEM_BYTES 128
+
+EA_HD int32_t ea_hopper_slices(int32_t dim) {
+  return (dim + EA_HOPPER_SLICE - 1) / EA_HOPPER_SLICE;
+}
+
+/* Offsets in bytes from the start of a block's dynamic shared memory (1024-byte aligned). A barrier
+ * pair (full, empty) takes 16 bytes. */
+typedef struct ea_hopper_smem {
+  int32_t q;        /* M x D */
+  int32_t k;        /* stages x N x D */
+  int32_t v;        /* stages x N x Dv */
+  int32_t barriers; /* of Q, then of the K slots, then of the V slots */
+  int32_t items;    /* what to work on: the item in hand and those ahead */
+  int32_t k_bytes, v_bytes;
+  int32_t total;
+} ea_hopper_smem;
+
+EA_HD ea_hopper_smem ea_hopper_smem_layout(ea_hopper_shape shape, int32_t stages) {
+  ea_hopper_smem s;
+  s.k_bytes = shape.tile_n * ea_hopper_slices(shape.dim) * EA_HOPPER_SLICE_BYTES;
+  s.v_bytes = shape.tile_n * ea_hopper_slices(shape.dim_v) * EA_HOPPER_SLICE_BYTES;
+  s.q = 0;
+  s.k = shape.consumers * 64 * ea_hopper_slices(shape.dim) * EA_HOPPER_SLICE_BYTES;
+  s.v = s.k + stages * s.k_bytes;
+  s.barriers = s.v + stages * s.v_bytes;
+  s.items = s.barriers + (1 + 2 * EA_HOPPER_MAX_STAGES) * 16;
+  s.items = (s.items + 127) / 128 * 128;
+  s.total = s.items + EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES;
+  return s;
+}
+
+/* Tokens of a block: whole ones, all heads of their group. The group is at most M. */
+EA_HD int32_t ea_hopper_block_tokens(int32_t tile_m, int32_t group) {
+  return tile_m / group;
+}
+
+/* Row blocks: sequence b's begin at qo_indptr[b] / tokens + b, which leaves each sequence as many as
+ * it can need and needs no table. */
+EA_HD int32_t ea_hopper_first_block(int32_t qo_start, int32_t b, int32_t block_tokens) {
+  return qo_start / block_tokens + b;
+}
+
+typedef struct ea_row_block {
+  int32_t seq, i0; /* its sequence and first query */
+} ea_row_block;
+
+/* Row block `block` of them all; false for a spare one, which no sequence needs. qo_indptr has one entry
+ * more than num_seqs. */
+EA_HD bool ea_hopper_find_row_block(const int32_t *qo_indptr, int32_t num_seqs, int32_t block, int32_t block_tokens,
+                                    ea_row_block *found) {
+  int32_t low = 0, high = num_seqs; /* low's first block is never behind: it is 0 for sequence 0 */
+  while (high - low > 1) {
+    const int32_t middle = low + (high - low) / 2;
+    if (ea_hopper_first_block(qo_indptr[middle], middle, block_tokens) <= block) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  found->seq = low;
+  found->i0 = (block - ea_hopper_first_block(qo_indptr[low], low, block_tokens)) * block_tokens;
+  return found->i0 < qo_indptr[low + 1] - qo_indptr[low];
+}
+
+/* The w-th piece of work of block `block` of `blocks`: forth and back, so that a block which takes
+ * one of the longest of a round takes one of the shortest of the next. */
+EA_HD int64_t ea_hopper_work(int32_t round, int32_t block, int32_t blocks) {
+  return (int64_t)round * blocks + ((round & 1) ? blocks - 1 - block : block);
+}
+
+#endif

@@ -1,0 +1,130 @@
+/* The Hopper kernels' division of work (plan/hopper.h), by brute force: every row of every sequence
+ * belongs to exactly one row block, every piece of work to exactly one block of the grid, and the parts
+ * of shared memory neither overlap nor lose the alignment that the swizzle needs. */
+#include <stdlib.h>
+
+#include "../core/cmocka_all.h"
+
+#include "plan/hopper.h"
+
+enum { MAX_SEQS = 200 };
+
+/* Sequences of these lengths: their row blocks are the ones behind their own first and before the next
+ * one's first, with room for all their tokens. */
+static void check_row_blocks(const int32_t *lengths, int32_t count, int32_t block_tokens) {
+  int32_t start = 0, behind = 0;
+  for (int32_t b = 0; b < count; b++) {
+    const int32_t first = ea_hopper_first_block(start, b, block_tokens);
+    const int32_t next = ea_hopper_first_block(start + lengths[b], b + 1, block_tokens);
+    const int32_t needed = (lengths[b] + block_tokens - 1) / block_tokens;
+    if (first < behind)
+      fail_msg("sequence %d of %d tokens: first block %d, taken up to %d", b, lengths[b], first, behind);
+    if (next < first + needed) {
+      fail_msg("sequence %d of %d tokens: blocks %d to %d, needs %d", b, lengths[b], first, next, needed);
+    }
+    behind = first + needed;
+    start += lengths[b];
+  }
+  /* The grid, as launch.c counts it: each of its blocks is found where it belongs, or is spare. */
+  const int32_t grid = start / block_tokens + count;
+  assert_true(behind <= grid);
+  int32_t indptr[MAX_SEQS + 1] = {0};
+  for (int32_t b = 0; b < count; b++) indptr[b + 1] = indptr[b] + lengths[b];
+  int32_t next_seq = 0, next_i0 = 0;
+  for (int32_t block = 0; block < grid; block++) {
+    ea_row_block found;
+    if (!ea_hopper_find_row_block(indptr, count, block, block_tokens, &found)) continue;
+    while (next_seq < count && next_i0 >= lengths[next_seq]) next_seq++, next_i0 = 0;
+    if (found.seq != next_seq || found.i0 != next_i0) {
+      fail_msg("block %d: found sequence %d from %d, expected %d from %d", block, found.seq, found.i0, next_seq,
+               next_i0);
+    }
+    next_i0 += block_tokens;
+  }
+  while (next_seq < count && next_i0 >= lengths[next_seq]) next_seq++, next_i0 = 0;
+  assert_int_equal(next_seq, count);
+}
+
+static void test_row_blocks(void **state) {
+  (void)state;
+  for (int32_t block_tokens = 1; block_tokens <= 9; block_tokens++) {
+    for (int32_t code = 0; code < 20 * 20 * 20; code++) {
+      const int32_t lengths[] = {code % 20, code / 20 % 20, code / 400};
+      check_row_blocks(lengths, 3, block_tokens);
+    }
+  }
+  int32_t lengths[MAX_SEQS];
+  srand(1);
+  for (int round = 0; round < 200; round++) {
+    for (int b = 0; b < MAX_SEQS; b++) lengths[b] = rand() % 3 ? rand() % 3000 : 0;
+    check_row_blocks(lengths, MAX_SEQS, 1 + rand() % 192);
+  }
+}
+
+static void test_work_is_shared_out(void **state) {
+  (void)state;
+  for (int32_t blocks = 1; blocks <= 12; blocks++) {
+    for (int32_t work = 0; work <= 60; work++) {
+      int taken[61] = {0};
+      for (int32_t block = 0; block < blocks; block++) {
+        for (int32_t round = 0; round * blocks < work; round++) {
+          const int64_t piece = ea_hopper_work(round, block, blocks);
+          assert_true(piece >= 0);
+          if (piece < work) taken[piece]++;
+        }
+      }
+      for (int32_t piece = 0; piece < work; piece++) {
+        if (taken[piece] != 1)
+          fail_msg("%d pieces on %d blocks: piece %d taken %d times", work, blocks, piece, taken[piece]);
+      }
+    }
+  }
+  assert_int_equal(ea_hopper_work(INT32_MAX / 132, 131, 132),
+                   (int64_t)(INT32_MAX / 132) * 132 + 131 * !(INT32_MAX / 132 & 1));
+}
+
+#define SHAPE(name, d, dv, wg, n, consumer_registers, producer_registers) {#name, d, dv, wg, n},
+static const ea_hopper_shape shapes[] = {EA_HOPPER_SHAPES(SHAPE)};
+
+static void test_shared_memory(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+    const ea_hopper_shape s = shapes[i];
+    for (int32_t stages = 1; stages <= EA_HOPPER_MAX_STAGES; stages++) {
+      const ea_hopper_smem at = ea_hopper_smem_layout(s, stages);
+      const int32_t tiles[] = {at.q, at.k, at.v, at.k + at.k_bytes, at.v + at.v_bytes};
+      for (size_t t = 0; t < sizeof tiles / sizeof tiles[0]; t++) assert_int_equal(tiles[t] % 1024, 0);
+      assert_int_equal(s.tile_n * EA_HOPPER_SLICE_BYTES % 1024, 0);
+      assert_true(at.k - at.q >= s.consumers * 64 * s.dim * 2);
+      assert_true(at.k_bytes >= s.tile_n * s.dim * 2 && at.v_bytes >= s.tile_n * s.dim_v * 2);
+      assert_int_equal(at.v - at.k, stages * at.k_bytes);
+      assert_int_equal(at.barriers - at.v, stages * at.v_bytes);
+      assert_true(at.items - at.barriers >= (1 + 2 * EA_HOPPER_MAX_STAGES) * 16 && at.items % 128 == 0);
+      assert_int_equal(at.total - at.items, EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES);
+    }
+    /* Two stages fit a block of sm_90. */
+    assert_true(ea_hopper_smem_layout(s, 2).total <= 232448);
+  }
+}
+
+/* What setmaxnreg shares out is what the block has at its start. */
+#define REGISTERS(name, d, dv, wg, n, consumer_registers, producer_registers)                                          \
+  {128 * ((wg) + 1), 128 * ((wg) * (consumer_registers) + (producer_registers))},
+static void test_registers(void **state) {
+  (void)state;
+  static const int32_t shares[][2] = {EA_HOPPER_SHAPES(REGISTERS)};
+  for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
+    const int32_t at_start = 65536 / shares[i][0] / 8 * 8 * shares[i][0];
+    if (shares[i][1] > at_start) fail_msg("%s: %d registers of %d", shapes[i].name, shares[i][1], at_start);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_row_blocks),
+      cmocka_unit_test(test_work_is_shared_out),
+      cmocka_unit_test(test_shared_memory),
+      cmocka_unit_test(test_registers),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
