@@ -174,6 +174,7 @@ class Batch(ctypes.Structure):
     ]
 
 
+FAMILIES = {"auto": 0, "cpu": 2, "portable": 3, "hopper": 4}
 DTYPES = {"f32": (1, torch.float32), "f16": (2, torch.float16), "bf16": (3, torch.bfloat16)}
 I32 = 6
 
@@ -181,7 +182,8 @@ I32 = 6
 class Extattn:
     """The shared library, and one context of it."""
 
-    def __init__(self, path, device, threads):
+    def __init__(self, path, device, threads, family):
+        self.family = family
         self.lib = ctypes.CDLL(str(path))
         self.lib.ea_last_error.restype = ctypes.c_char_p
         self.lib.ea_version.restype = ctypes.c_char_p
@@ -208,7 +210,7 @@ class Extattn:
             head_dim_v=case.head_dim_v, page_size=1, shared_kv=case.shared_kv, causal=True,
             skip_prefix_custom_mask=True, window_left=case.window or -1, k_scale=1.0, v_scale=1.0,
         )  # fmt: skip
-        options = PlanOptions(ctypes.sizeof(PlanOptions), 0, stages)
+        options = PlanOptions(ctypes.sizeof(PlanOptions), FAMILIES[self.family], stages)
         plan = ctypes.c_void_p()
         status = self.lib.ea_plan_create(
             self.context, ctypes.byref(problem), ctypes.byref(options), ctypes.byref(plan)
@@ -788,6 +790,7 @@ def parse():
     parser.add_argument("--suite", action="append", help="seed (default), window, mla, prefix, verify; may be repeated")
     parser.add_argument("--sglang", help="SGLang's wheel, or a folder that holds its files")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--family", choices=sorted(FAMILIES), default="auto", help="of our kernels")
     parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: all")
     parser.add_argument("--warm-up", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=12)
@@ -822,7 +825,7 @@ def main():
     if sglang:
         compile_ahead(args, len(cases))
 
-    ours = Extattn(args.library, args.device, args.threads)
+    ours = Extattn(args.library, args.device, args.threads, args.family)
     info = ours.device_info()
     peers = peers_of(args, ours, sglang)
     print(f"{info.name.decode()}, {info.arch.decode()}; {versions(ours, sglang)}")
