@@ -208,6 +208,7 @@ def _flat(name: str, framework: Framework, x: Any, device: int, types: tuple[int
     return view
 
 
+_I32 = ea.I32
 _INDEX_TYPES = (ea.I32, ea.I64)
 _INDPTR_TYPES = (ea.I32,)
 _MASK_TYPES = (ea.BOOL, ea.U8)
@@ -297,9 +298,9 @@ def run(
         k_address, k_strides, k_shape = q_address, q_strides, q_shape
         k_keep = None
     else:
-        k_view = look("k", k)
-        _check_rows("k", k_view, device, tokens, dtype)
-        k_address, k_shape, k_strides, _, _, k_keep = k_view
+        k_view = k_address, k_shape, k_strides, k_dtype, k_device, k_keep = look("k", k)
+        if k_dtype != dtype or k_device != device or len(k_shape) != 3 or k_shape[0] != tokens or k_strides[2] != 1:
+            _check_rows("k", k_view, device, tokens, dtype)
         if k_shape[1] != kv_heads or k_shape[2] != head_dim:
             _refuse_shape("k", k_view, f"[{tokens}, {kv_heads}, {head_dim}], as k_cache")
 
@@ -330,9 +331,9 @@ def run(
         if skip_extend and v is None:
             v_address, v_strides, v_shape, v_keep = q_address, q_strides, q_shape, None
         else:
-            v_view = look("v", v)
-            _check_rows("v", v_view, device, tokens, dtype)
-            v_address, v_shape, v_strides, _, _, v_keep = v_view
+            v_view = v_address, v_shape, v_strides, v_dtype, v_device, v_keep = look("v", v)
+            if v_dtype != dtype or v_device != device or len(v_shape) != 3 or v_shape[0] != tokens or v_strides[2] != 1:
+                _check_rows("v", v_view, device, tokens, dtype)
             if v_shape[1] != kv_heads or v_shape[2] != head_dim_v:
                 _refuse_shape("v", v_view, f"[{tokens}, {kv_heads}, {head_dim_v}], as v_cache")
             shared = (
@@ -343,10 +344,19 @@ def run(
                 and v_strides == k_strides
             )
 
-    qo_view = _flat("qo_indptr", framework, qo_indptr, device, _INDPTR_TYPES, 1)
-    seqs = qo_view[1][0] - 1
-    kv_view = _flat("kv_indptr", framework, kv_indptr, device, _INDPTR_TYPES, seqs + 1)
-    indices_view = _flat("kv_indices", framework, kv_indices, device, _INDEX_TYPES, 0)
+    # The three index arrays of every call, looked at here as long as they are fine; _flat says what is not.
+    qo_view = qo_address, qo_shape, qo_strides, qo_dtype, qo_device, _ = look("qo_indptr", qo_indptr)
+    if qo_dtype != _I32 or qo_device != device or len(qo_shape) != 1 or qo_strides[0] != 1:
+        qo_view = _flat("qo_indptr", framework, qo_indptr, device, _INDPTR_TYPES, 1)
+    seqs = qo_shape[0] - 1
+    kv_address, kv_shape, kv_strides, kv_dtype, kv_device, _ = look("kv_indptr", kv_indptr)
+    if kv_dtype != _I32 or kv_device != device or len(kv_shape) != 1 or kv_shape[0] <= seqs or kv_strides[0] != 1:
+        _flat("kv_indptr", framework, kv_indptr, device, _INDPTR_TYPES, seqs + 1)
+    if seqs < 0:
+        _refuse_shape("qo_indptr", qo_view, "[1] or more")
+    at_address, at_shape, at_strides, index_dtype, at_device, at_keep = look("kv_indices", kv_indices)
+    if index_dtype not in _INDEX_TYPES or at_device != device or len(at_shape) != 1 or at_strides[0] != 1:
+        _flat("kv_indices", framework, kv_indices, device, _INDEX_TYPES, 0)
 
     mask_address = mask_bytes = mask_indptr_address = offsets_address = 0
     mask_indptr_dtype = ea.I64
@@ -371,7 +381,7 @@ def run(
         device,
         dtype,
         cache_dtype,
-        indices_view[3],
+        index_dtype,
         q_heads,
         kv_heads,
         head_dim,
@@ -435,7 +445,7 @@ def run(
         ea.BATCH.size,
         seqs,
         tokens,
-        indices_view[1][0],
+        at_shape[0],
         kc_shape[0],
         q_address,
         q_strides[0] or _strides(q_strides, q_shape, 0),
@@ -460,9 +470,9 @@ def run(
         lse_address,
         lse_token,
         lse_head,
-        qo_view[0],
-        kv_view[0],
-        indices_view[0],
+        qo_address,
+        kv_address,
+        at_address,
         mask_address,
         mask_bytes,
         mask_indptr_address,
@@ -488,7 +498,7 @@ def run(
     if status:
         ea.raise_status(status)
     # The views' keeps (DLPack capsules among them) have lived until here.
-    del keep, q_keep, k_keep, v_keep, vc_keep, k_cache_view
+    del keep, q_keep, k_keep, v_keep, vc_keep, at_keep, k_cache_view
     return out, lse
 
 
