@@ -1,0 +1,43 @@
+"""JAX arrays, which come in through DLPack, and numpy's bf16 and 8-bit floats, which come with JAX (ml_dtypes)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="jax is not installed")
+
+import ml_dtypes  # noqa: E402
+from conftest import Batch, attention, check_close  # noqa: E402
+
+import extattn  # noqa: E402
+
+jnp = jax.numpy
+
+
+def test_results_are_jax_arrays():
+    batch = Batch(dim=64)
+    args = batch.args(jnp.asarray)
+    out, lse = extattn.extend_attention(*args, return_lse=True)
+    assert isinstance(out, jax.Array)
+    assert isinstance(lse, jax.Array)
+    wanted, wanted_lse = attention(batch)
+    check_close(out, wanted)
+    check_close(lse, wanted_lse)
+    prefix = extattn.extend_attention(*args, skip_extend=True, return_lse=True)
+    new = extattn.extend_attention(*args, skip_prefix=True, return_lse=True)
+    merged, _ = extattn.merge(*prefix, *new)
+    assert isinstance(merged, jax.Array)
+    check_close(merged, wanted)
+
+
+@pytest.mark.parametrize("cache", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+def test_same_bits_as_numpy(cache):
+    args = Batch(dim=64).args(jnp.asarray)
+    args[:5] = [x.astype(jnp.bfloat16) for x in args[:5]]
+    args[3:5] = [x.astype(cache) for x in args[3:5]]
+    out = extattn.extend_attention(*args)
+    assert out.dtype == jnp.bfloat16
+    wanted = extattn.extend_attention(*[np.asarray(x) for x in args])
+    assert wanted.dtype == ml_dtypes.bfloat16
+    assert (np.asarray(out).view(np.uint16) == wanted.view(np.uint16)).all()
