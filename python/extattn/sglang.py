@@ -15,6 +15,8 @@ wait for nothing on a GPU, so they can be captured in CUDA graphs.
 from __future__ import annotations
 
 import importlib
+import importlib.abc
+import importlib.util
 import logging
 import os
 import sys
@@ -388,30 +390,69 @@ def _put(module: Any, name: str, value: Any) -> None:
     setattr(module, name, value)
 
 
+def _replace_in(module: Any) -> None:
+    for name, ours in _REPLACEMENTS.items():
+        original = vars(module).get(name)
+        if original is None or hasattr(original, "extattn_original"):
+            continue
+        replacement = _with_fallback(name, ours, original)
+        _put(module, name, replacement)
+        _replace_copies(original, replacement)
+
+
 def install() -> list[str]:
     """Puts the functions above in the place of SGLang's; returns what was replaced, "module.name".
 
     Modules that took a function by name before (`from ... import`) are seen to as well. What an
     object took (the Triton backend's own attributes) is not: install before the server starts.
-    Calling it again does nothing.
+    Imports the modules in question, which makes SGLang look at the GPU; calling it again does nothing.
     """
     with _lock:
-        if _installed:
-            return [f"{module.__name__}.{name}" for module, name, _ in _installed]
-        for names in _MODULES:
-            module = _import_one(names)
-            if module is None:
-                continue
-            for name, ours in _REPLACEMENTS.items():
-                original = vars(module).get(name)
-                if original is None or hasattr(original, "extattn_original"):
-                    continue
-                replacement = _with_fallback(name, ours, original)
-                _put(module, name, replacement)
-                _replace_copies(original, replacement)
+        if not _installed:
+            for names in _MODULES:
+                module = _import_one(names)
+                if module is not None:
+                    _replace_in(module)
         if not _installed:
             raise ImportError("extattn.sglang: found no SGLang with extend attention, allowed sglang 0.5.18 or later")
         return [f"{module.__name__}.{name}" for module, name, _ in _installed]
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Replaces in a module of SGLang's once SGLang itself imports it."""
+
+    names = frozenset(name for names in _MODULES for name in names)
+    looking = False
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name not in self.names or self.looking:
+            return None
+        self.looking = True  # the other finders are asked
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.looking = False
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_replace(module: Any) -> None:
+            execute(module)
+            with _lock:
+                _replace_in(module)
+
+        spec.loader.exec_module = execute_and_replace  # type: ignore[method-assign]
+        return spec
+
+
+def _install_when_imported() -> None:
+    with _lock:
+        if any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
+            return
+        for name in _WhenImported.names:
+            if name in sys.modules:
+                _replace_in(sys.modules[name])
+        sys.meta_path.insert(0, _WhenImported())
 
 
 def _replace_copies(original: Any, replacement: Any) -> None:
@@ -426,6 +467,7 @@ def _replace_copies(original: Any, replacement: Any) -> None:
 def uninstall() -> None:
     """Puts SGLang's own functions back."""
     with _lock:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WhenImported)]
         while _installed:
             module, name, value = _installed.pop()
             setattr(module, name, value)
@@ -433,9 +475,13 @@ def uninstall() -> None:
 
 
 def plugin() -> None:
-    """SGLang calls this in each of its processes (entry point sglang.srt.plugins)."""
+    """SGLang calls this in each of its processes (entry point sglang.srt.plugins).
+
+    Some of them never touch a GPU and are not to begin here, so nothing is imported: modules are
+    seen to when SGLang imports them.
+    """
     if os.environ.get("EXTATTN_SGLANG", "") not in ("", "0"):
-        install()
+        _install_when_imported()
 
 
 __all__ = [

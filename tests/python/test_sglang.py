@@ -347,6 +347,28 @@ def test_plugin(fake_sglang, monkeypatch):
     monkeypatch.setenv("EXTATTN_SGLANG", "1")
     sgl.plugin()
     assert fake_sglang.extend.extend_attention_fwd is not original
+    sgl.uninstall()
+    assert fake_sglang.extend.extend_attention_fwd is original
+
+
+def test_plugin_waits_for_the_import(fake_sglang, monkeypatch, tmp_path):
+    """The modules are not imported by the plugin, and are seen to when SGLang does it."""
+    name = "sglang.kernels.ops.attention.extend_attention"
+    (tmp_path / "extend_attention.py").write_text("def extend_attention_fwd(*args, **kwargs):\n    return 'original'\n")
+    monkeypatch.setattr(sys.modules["sglang.kernels.ops.attention"], "__path__", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv("EXTATTN_SGLANG", "1")
+    meta_path = list(sys.meta_path)
+    sgl.plugin()
+    sgl.plugin()
+    assert name not in sys.modules
+    from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
+
+    assert extend_attention_fwd.extattn_original() == "original"
+    sgl.uninstall()
+    assert sys.modules[name].extend_attention_fwd() == "original"
+    assert sys.meta_path == meta_path
+    monkeypatch.delitem(sys.modules, name)
 
 
 def test_no_sglang(monkeypatch):
