@@ -20,11 +20,15 @@ static __thread char *stacks;
 void emu_fail(const char *format, ...) {
   char text[1024];
   size_t used = 0;
-  if (emu_now) used += (size_t)snprintf(text, sizeof text, "emulated GPU: %s", emu_now->kernel);
+  used += (size_t)snprintf(text, sizeof text, "emulated GPU");
+  if (emu_now) {
+    const emu_index block = emu_now->fibers[0].block_index;
+    used += (size_t)snprintf(text + used, sizeof text - used, ": %s block (%u, %u)", emu_now->kernel, block.x, block.y);
+  }
   if (emu_self) {
     const emu_fiber &me = emu_me();
-    used += (size_t)snprintf(text + used, sizeof text - used, " block (%u, %u) thread %d (warp %d, lane %d)",
-                             me.block_index.x, me.block_index.y, me.id, me.warp->id, me.lane);
+    used += (size_t)snprintf(text + used, sizeof text - used, " thread %d (warp %d, lane %d)", me.id, me.warp->id,
+                             me.lane);
   }
   used += (size_t)snprintf(text + used, sizeof text - used, ": ");
   va_list args;
@@ -140,12 +144,12 @@ static emu_fiber *pick() {
   emu_block *b = emu_now;
   for (;;) {
     if (b->order == EMU_RANDOM) {
-      if (!b->events.empty() && emu_draw(64) == 0) emu_something_happens();
-      if (b->products_waiting && emu_draw(64) == 0) emu_product_happens();
+      if (!b->events.empty() && emu_draw(b->event_rate) == 0) emu_something_happens();
+      if (b->products_waiting && emu_draw(b->product_rate) == 0) emu_product_happens();
     }
     if (b->ready_warps) {
       uint32_t choice = b->ready_warps;
-      if (!(choice >> b->now & 1) || emu_chance(8)) {
+      if (!(choice >> b->now & 1) || emu_chance(b->switch_rate)) {
         const int turn = b->order == EMU_RANDOM ? (int)emu_draw(EMU_MAX_WARPS) : b->now + 1;
         const uint32_t behind = turn < 32 ? choice >> turn << turn : 0;
         b->now = __builtin_ctz(behind ? behind : choice);
@@ -153,6 +157,14 @@ static emu_fiber *pick() {
       emu_warp &warp = b->warp[b->now];
       const uint32_t behind = warp.ready >> warp.rotation << warp.rotation;
       return &b->fibers[(size_t)(b->now * EMU_WARP + __builtin_ctz(behind ? behind : warp.ready))];
+    }
+    /* Products before copies: the latter have left NaN where they will write, so that a product which
+     * did not wait for them shows, as does one whose operands were given away. */
+    if (!b->idlers.empty() && !(!b->events.empty() && emu_chance(2))) {
+      const size_t which = b->order == EMU_RANDOM ? emu_draw((uint32_t)b->idlers.size()) : 0;
+      emu_make_ready(b->idlers[which]);
+      b->idlers.erase(b->idlers.begin() + (ptrdiff_t)which);
+      continue;
     }
     if (emu_something_happens() || emu_product_happens()) continue;
     if (!b->pollers.empty() && ++b->idle_rounds < 1000) {
@@ -193,6 +205,12 @@ void emu_maybe_yield() {
   if (emu_chance(8)) switch_away();
 }
 
+void emu_idle() {
+  if (emu_now->order != EMU_LATE && !emu_chance(2)) return;
+  emu_now->idlers.push_back(&emu_me());
+  emu_wait_for(EMU_IDLES, "", 0, 0);
+}
+
 static void fiber_main() {
   (*emu_now->body)();
   emu_fiber &me = emu_me();
@@ -226,6 +244,9 @@ void emu_run_block(emu_block *b, const char *kernel, emu_index grid, emu_index i
   b->kernel = kernel;
   b->order = order;
   b->random = seed * 0x9e3779b97f4a7c15ull + 1;
+  b->event_rate = 4u << emu_draw(14); /* a block of quick copies and slow products, another the other way round */
+  b->product_rate = 4u << emu_draw(14);
+  b->switch_rate = 4u << emu_draw(6);
   b->shared_bytes = shared_bytes;
   b->threads = threads;
   b->warps = (threads + EMU_WARP - 1) / EMU_WARP;
@@ -238,6 +259,7 @@ void emu_run_block(emu_block *b, const char *kernel, emu_index grid, emu_index i
   b->mbarriers.clear();
   b->events.clear();
   b->pollers.clear();
+  b->idlers.clear();
   memset(b->writer, 0, sizeof b->writer);
   memset(smem, 0xff, shared_bytes);
   for (emu_named_bar &bar : b->bars) bar = emu_named_bar{};

@@ -28,6 +28,7 @@ enum emu_wait {
   EMU_AT_MBARRIER,
   EMU_AT_BAR,
   EMU_POLLS,     /* has asked a barrier again and again */
+  EMU_IDLES,     /* for something of its own that takes long */
   EMU_AT_WARP,   /* for the other lanes */
   EMU_AT_GROUP,  /* for the other threads of the warpgroup */
   EMU_IS_THROUGH /* has left the kernel */
@@ -120,6 +121,7 @@ struct emu_block {
   const char *kernel;
   emu_order order;
   uint64_t random;
+  uint32_t event_rate, product_rate, switch_rate; /* at random order: one in so many; drawn for each block */
   uint32_t shared_bytes;
   int threads, warps, live;
   int now; /* warp that runs */
@@ -132,6 +134,7 @@ struct emu_block {
   std::unordered_map<uint32_t, emu_mbarrier> mbarriers;
   std::deque<emu_event> events;
   std::vector<emu_fiber *> pollers;
+  std::deque<emu_fiber *> idlers;
   int idle_rounds;
   int products_waiting;                         /* issued and not executed, of all groups */
   uint16_t writer[EMU_SHARED_BYTES / EMU_UNIT]; /* thread + 1 whose generic write of a unit is not fenced */
@@ -152,6 +155,7 @@ void emu_run_block(emu_block *block, const char *kernel, emu_index grid, emu_ind
 void emu_wait_for(emu_wait wait, const char *what, uint32_t at, uint32_t parity);
 void emu_make_ready(emu_fiber *fiber);
 void emu_maybe_yield(); /* at random order, now and then */
+void emu_idle();        /* at late order until nobody else can go on, at random order now and then */
 uint64_t emu_draw(uint32_t below);
 bool emu_chance(uint32_t one_in); /* never, but at random order */
 /* The last to come executes `run` on everybody's arguments; then all go on. */

@@ -253,13 +253,13 @@ static void retire_copy(emu_fiber *fiber, bool waited) {
 }
 
 void emu_cp_async_wait(int newest_groups) {
-  emu_maybe_yield();
   emu_fiber &me = emu_me();
+  if (!me.copies.empty() && me.copies.front().group <= me.copy_groups - newest_groups) emu_idle();
   while (!me.copies.empty() && me.copies.front().group <= me.copy_groups - newest_groups) retire_copy(&me, true);
 }
 
 void emu_cp_async_wait_all(void) {
-  emu_maybe_yield();
+  if (!emu_me().copies.empty()) emu_idle();
   while (!emu_me().copies.empty()) retire_copy(&emu_me(), true);
 }
 

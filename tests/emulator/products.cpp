@@ -356,7 +356,7 @@ void emu_wgmma_wait(int newest_groups) {
     int newest_groups;
   };
   const args mine = {newest_groups};
-  emu_maybe_yield();
+  if (emu_me().id % EMU_GROUP == 0) emu_idle(); /* the others wait for it */
   emu_meet_group("wgmma.wait_group", &mine, [](const void *const *all) {
     emu_group *group = emu_me().group;
     const int64_t last = group->product_groups - ((const args *)all[0])->newest_groups;
