@@ -128,35 +128,11 @@ static ea_status encode_map(const ea_cuda_device *device, const char *name, cons
                          name);
 }
 
-/* What TMA asks of strides beside their alignment (CUDA driver API, cuTensorMapEncodeTiled). */
-#define TMA_MAX_STRIDE_BYTES ((int64_t)1 << 40)
-
-static ea_status check_for_tma(const ea_call *call, const ea_portable_launch *scores) {
-  const struct {
-    const char *name;
-    bool aligned;
-  } rows[] = {{"q", scores->q_aligned},
-              {"k, v", scores->kv_aligned},
-              {"k_cache, v_cache", scores->cache_aligned || call->num_kv_indices == 0},
-              {"out", scores->out_aligned}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    if (rows[i].aligned) continue;
-    return ea_fail(EA_ERR_UNSUPPORTED,
-                   "%s: found rows that do not all start at multiples of 16 bytes, allowed with family portable",
-                   rows[i].name);
-  }
-  const ea_strided *tensors[] = {&call->q, &call->k, &call->v};
-  for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
-    const int64_t widest =
-        tensors[i]->token_stride > tensors[i]->head_stride ? tensors[i]->token_stride : tensors[i]->head_stride;
-    if (widest < TMA_MAX_STRIDE_BYTES / 2) continue;
-    return ea_fail(EA_ERR_UNSUPPORTED, "%s: found a stride of %lld elements, allowed below 2^39 with family hopper",
-                   i == 0   ? "q"
-                   : i == 1 ? "k"
-                            : "v",
-                   (long long)widest);
-  }
-  return EA_OK;
+/* What TMA asks of strides beside their alignment (CUDA driver API, cuTensorMapEncodeTiled). Other rows are
+ * read by plain loads. */
+static bool tma_can_step(const ea_strided *tensor) {
+  const int64_t limit = ((int64_t)1 << 40) / 2; /* elements */
+  return tensor->token_stride < limit && tensor->head_stride < limit;
 }
 
 /* Bytes of keys and values that are to stay in L2 while the heads they belong to are worked on. */
@@ -198,15 +174,17 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
       .block_tokens = block_tokens,
       .head_chunk = heads_together(call),
   };
-  ea_status status = check_for_tma(call, &launch.scores);
-  if (!status) {
+  if (!tma_can_step(&call->q)) launch.scores.q_aligned = false;
+  if (!tma_can_step(&call->k) || !tma_can_step(&call->v)) launch.scores.kv_aligned = false;
+  ea_status status = EA_OK;
+  if (launch.scores.q_aligned) {
     status = encode_map(device, "q", call, &call->q, call->head_dim, call->num_q_heads, call->group, block_tokens,
                         &launch.q);
   }
-  if (!status) {
+  if (!status && launch.scores.kv_aligned) {
     status = encode_map(device, "k", call, &call->k, call->head_dim, call->num_kv_heads, 1, info->tile_n, &launch.k);
   }
-  if (!status) {
+  if (!status && launch.scores.kv_aligned) {
     status = encode_map(device, "v", call, &call->v, call->head_dim_v, call->num_kv_heads, 1, info->tile_n, &launch.v);
   }
   if (status) return status;

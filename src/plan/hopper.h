@@ -51,14 +51,14 @@ EA_HD int32_t ea_hopper_slices(int32_t dim) {
   return (dim + EA_HOPPER_SLICE - 1) / EA_HOPPER_SLICE;
 }
 
-/* Offsets in bytes from the start of a block's dynamic shared memory (1024-byte aligned). A barrier
- * pair (full, empty) takes 16 bytes. */
+/* Offsets in bytes from the start of a block's dynamic shared memory (1024-byte aligned). What does not
+ * depend on the depth comes first: constants for the kernel. A barrier pair (full, empty) takes 16 bytes. */
 typedef struct ea_hopper_smem {
   int32_t q;        /* M x D */
-  int32_t k;        /* stages x N x D */
-  int32_t v;        /* stages x N x Dv */
   int32_t barriers; /* of Q, then of the K slots, then of the V slots */
   int32_t items;    /* what to work on: the item in hand and those ahead */
+  int32_t k;        /* stages x N x D */
+  int32_t v;        /* stages x N x Dv */
   int32_t k_bytes, v_bytes;
   int32_t total;
 } ea_hopper_smem;
@@ -68,12 +68,11 @@ EA_HD ea_hopper_smem ea_hopper_smem_layout(ea_hopper_shape shape, int32_t stages
   s.k_bytes = shape.tile_n * ea_hopper_slices(shape.dim) * EA_HOPPER_SLICE_BYTES;
   s.v_bytes = shape.tile_n * ea_hopper_slices(shape.dim_v) * EA_HOPPER_SLICE_BYTES;
   s.q = 0;
-  s.k = shape.consumers * 64 * ea_hopper_slices(shape.dim) * EA_HOPPER_SLICE_BYTES;
+  s.barriers = shape.consumers * 64 * ea_hopper_slices(shape.dim) * EA_HOPPER_SLICE_BYTES;
+  s.items = s.barriers + ((1 + 2 * EA_HOPPER_MAX_STAGES) * 16 + 127) / 128 * 128;
+  s.k = (s.items + EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES + 1023) / 1024 * 1024;
   s.v = s.k + stages * s.k_bytes;
-  s.barriers = s.v + stages * s.v_bytes;
-  s.items = s.barriers + (1 + 2 * EA_HOPPER_MAX_STAGES) * 16;
-  s.items = (s.items + 127) / 128 * 128;
-  s.total = s.items + EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES;
+  s.total = s.v + stages * s.v_bytes;
   return s;
 }
 

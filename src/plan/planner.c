@@ -130,7 +130,7 @@ const ea_hopper_shape *ea_hopper_find_shape(const ea_problem *problem) {
   return NULL;
 }
 
-/* What keeps a problem from the Hopper family, which has no slow ways. */
+/* What keeps a problem from the Hopper family. */
 static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, const ea_hopper_shape *shape) {
   if (arch->capability != 90) {
     return ea_fail(EA_ERR_UNSUPPORTED, "family: found hopper on %s, allowed on sm_90 only", arch->name);
@@ -139,19 +139,9 @@ static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, co
     return ea_fail(EA_ERR_UNSUPPORTED, "dtype: found %s, allowed bf16 or f16 on a GPU (the CPU takes f32)",
                    ea_dtype_name(problem->dtype));
   }
-  if (problem->cache_dtype != EA_DTYPE_NONE && problem->cache_dtype != problem->dtype) {
-    return ea_fail(EA_ERR_UNSUPPORTED,
-                   "cache_dtype: found %s with family hopper, allowed %s (family portable takes both)",
-                   ea_dtype_name(problem->cache_dtype), ea_dtype_name(problem->dtype));
-  }
   if (!shape) {
     return ea_fail(EA_ERR_UNSUPPORTED, "head_dim: found %d with head_dim_v %d and family hopper, allowed up to 256",
                    problem->head_dim, problem->head_dim_v);
-  }
-  if (problem->head_dim % 8 != 0 || problem->head_dim_v % 8 != 0) {
-    return ea_fail(EA_ERR_UNSUPPORTED,
-                   "head_dim: found %d with head_dim_v %d and family hopper, allowed multiples of 8", problem->head_dim,
-                   problem->head_dim_v);
   }
   const int32_t group = problem->num_q_heads / problem->num_kv_heads, tile_m = shape->consumers * 64;
   if (group > tile_m) {

@@ -20,17 +20,17 @@
  * depth is a run-time number and changes no arithmetic.
  *
  * Tiles of new tokens come by TMA. A tile that holds a prefix key is gathered by the producer's 128
- * threads with cp.async, slot by slot, and rows that are not there are zeros. Rows behind a
- * sequence's end that TMA brings along belong to somebody else: no query sees them, and what a NaN
- * of theirs could do is taken care of like any other hidden NaN's. */
+ * threads with cp.async, slot by slot, and rows that are not there are zeros; so are tiles of rows that TMA
+ * cannot read (not aligned to 16 bytes). 8-bit caches are widened on this way. Rows behind a sequence's end that TMA
+ * brings along belong to somebody else: no query sees them, and what a NaN of theirs could do is taken care of like any
+ * other hidden NaN's. */
 #include <stdint.h>
 
 #include "cuda/kernels/hopper.h"
+#include "cuda/kernels/parts.h"
 #include "cuda/kernels/ptx_hopper.h"
 #include "problem/call.h"
 
-#define EA_PASTE_(a, b, c) a##b##c
-#define EA_PASTE(a, b, c) EA_PASTE_(a, b, c)
 #define EA_SHAPE_CONSTANT(what) EA_PASTE(EA_HOPPER_, EA_SHAPE, what)
 
 #define DIM EA_SHAPE_CONSTANT(_DIM)
@@ -44,14 +44,8 @@
 
 #ifdef EA_TYPE_BF16
 #define KERNEL EA_PASTE(hopper_, EA_SHAPE, _bf16)
-#define EA_TYPE bf16
-#define cvt_x2 cvt_bf16x2
-#define EXPONENT_BITS 0x7f80u /* all ones: Inf or NaN */
 #else
 #define KERNEL EA_PASTE(hopper_, EA_SHAPE, _f16)
-#define EA_TYPE f16
-#define cvt_x2 cvt_f16x2
-#define EXPONENT_BITS 0x7c00u
 #endif
 /* The product for n columns, a constant that the preprocessor does not know. */
 #define EA_PRODUCT_N(n, kind, type) wgmma_n##n##_##kind##_##type
@@ -73,11 +67,6 @@
 #define K_BYTES (TILE_N * SLICES * EA_HOPPER_SLICE_BYTES)
 #define V_BYTES (TILE_N * SLICES_V * EA_HOPPER_SLICE_BYTES)
 #define SLICE_BYTES (TILE_N * EA_HOPPER_SLICE_BYTES) /* one slice of a tile */
-#define CHUNK 8                                      /* 16-bit elements in 16 bytes */
-
-#define LOG2E 1.4426950408889634f
-#define LN2 0.6931471805599453f
-#define MINUS_INF __int_as_float(0xff800000)
 
 /* Named barriers; 0 is __syncthreads'. */
 #define BARRIER_TURN 1 /* and the CONSUMERS - 1 after it */
@@ -115,45 +104,65 @@ EA_DEVICE const ea_item *item_at(uint32_t address) {
   return (const ea_item *)__cvta_shared_to_generic(address);
 }
 
-/* Where things are in shared memory. */
+/* Where things are in shared memory: all but V at constant distances from its start. */
 typedef struct ea_places {
-  uint32_t q, k, v, barriers, items;
+  uint32_t q, v;
 } ea_places;
 
+EA_DEVICE uint32_t barriers_at(ea_places at) {
+  return at.q + (uint32_t)ea_hopper_smem_layout(shape_constants(), 0).barriers;
+}
+EA_DEVICE uint32_t items_at(ea_places at) {
+  return at.q + (uint32_t)ea_hopper_smem_layout(shape_constants(), 0).items;
+}
+EA_DEVICE uint32_t k_tile_at(ea_places at, uint32_t slot) {
+  return at.q + (uint32_t)ea_hopper_smem_layout(shape_constants(), 0).k + slot * K_BYTES;
+}
+EA_DEVICE uint32_t v_tile_at(ea_places at, uint32_t slot) {
+  return at.v + slot * V_BYTES;
+}
 EA_DEVICE uint32_t q_full(ea_places at) {
-  return at.barriers;
+  return barriers_at(at);
 }
 EA_DEVICE uint32_t q_empty(ea_places at) {
-  return at.barriers + 8;
+  return barriers_at(at) + 8;
 }
 EA_DEVICE uint32_t k_full(ea_places at, uint32_t slot) {
-  return at.barriers + 16 + slot * 16;
+  return barriers_at(at) + 16 + slot * 16;
 }
 EA_DEVICE uint32_t k_empty(ea_places at, uint32_t slot) {
-  return at.barriers + 24 + slot * 16;
+  return barriers_at(at) + 24 + slot * 16;
 }
 EA_DEVICE uint32_t v_full(ea_places at, uint32_t slot) {
-  return at.barriers + 16 + (EA_HOPPER_MAX_STAGES + slot) * 16;
+  return barriers_at(at) + 16 + (EA_HOPPER_MAX_STAGES + slot) * 16;
 }
 EA_DEVICE uint32_t v_empty(ea_places at, uint32_t slot) {
-  return at.barriers + 24 + (EA_HOPPER_MAX_STAGES + slot) * 16;
+  return barriers_at(at) + 24 + (EA_HOPPER_MAX_STAGES + slot) * 16;
 }
 /* Items take turns in their places. */
 #define LAST_PLACE ((EA_HOPPER_ITEMS - 1) * EA_HOPPER_ITEM_BYTES)
 EA_DEVICE uint32_t place_after(ea_places at, uint32_t place) {
-  return place == at.items + LAST_PLACE ? at.items : place + EA_HOPPER_ITEM_BYTES;
+  return place == items_at(at) + LAST_PLACE ? items_at(at) : place + EA_HOPPER_ITEM_BYTES;
 }
 EA_DEVICE uint32_t place_before(ea_places at, uint32_t place) {
-  return place == at.items ? at.items + LAST_PLACE : place - EA_HOPPER_ITEM_BYTES;
+  return place == items_at(at) ? items_at(at) + LAST_PLACE : place - EA_HOPPER_ITEM_BYTES;
 }
 
-/* A place in the rings of K and V: both have a tile's number in common. */
+/* A place in the rings of K and V, which have a tile's number in common: slot * 2 + parity of the slot's
+ * current use, one register for both. */
 typedef struct ea_ring {
-  uint32_t slot, parity; /* parity of the slot's current use */
+  uint32_t position;
 } ea_ring;
 
+EA_DEVICE uint32_t slot_of(ea_ring ring) {
+  return ring.position / 2;
+}
+EA_DEVICE uint32_t parity_of(ea_ring ring) {
+  return ring.position & 1;
+}
 EA_DEVICE void ring_advance(ea_ring *ring, uint32_t stages) {
-  if (++ring->slot == stages) ring->slot = 0, ring->parity ^= 1;
+  ring->position += 2;
+  if (slot_of(*ring) == stages) ring->position = parity_of(*ring) ^ 1;
 }
 
 /* ---- the producer ---------------------------------------------------------------------------- */
@@ -207,37 +216,83 @@ EA_DEVICE void wait_empty(uint32_t barrier, uint32_t parity, uint32_t *pending) 
   mbarrier_wait(barrier, parity);
 }
 
-/* One tile of K or V by cp.async, eight threads a row, 128 bytes of it at a time. */
+/* Where a key's row begins; NULL where it is not there. */
+EA_DEVICE const char *key_row(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int key, bool of_v) {
+  const ea_item *item = item_at(place);
+  if (key < item->keys.first || key >= item->keys.end) return 0;
+  if (key < item->view.prefix) {
+    const ea_pool &pool = of_v ? call.v_cache : call.k_cache;
+    const int64_t slot = ea_load_index(call.kv_indices, call.index_dtype, item->prefix_base + key);
+    const int64_t offset = slot_offset(pool, slot, call.page_size, launch.scores.page_magic, item->kv_head);
+    return (const char *)pool.data + (call.cache_dtype == call.dtype ? offset * 2 : offset);
+  }
+  const ea_strided &fresh = of_v ? call.v : call.k;
+  const int64_t token = item->token0 + (key - item->view.prefix);
+  return (const char *)fresh.data + (token * fresh.token_stride + item->kv_head * fresh.head_stride) * 2;
+}
+
+/* One tile of K or V by cp.async, eight threads a row, 128 bytes of it at a time. Rows that are not there
+ * are zeros. */
 template <int SLICE_COUNT>
 EA_DEVICE void gather(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
                       uint32_t dst, bool of_v) {
-  const ea_pool &pool = of_v ? call.v_cache : call.k_cache;
-  const ea_strided &fresh = of_v ? call.v : call.k;
-  const int dim = of_v ? call.head_dim_v : call.head_dim;
   const int row0 = tid / 8, chunk = tid % 8;
   const uint32_t first = dst + (uint32_t)(row0 * 128 + (chunk ^ (row0 & 7)) * 16);
 #pragma unroll 1
   for (int row = 0; row < TILE_N; row += 16) {
-    const ea_item *item = item_at(place);
-    const int key = tile * TILE_N + row0 + row;
-    const char *source = (const char *)call.q.data; /* anything: no byte of it is read */
-    bool there = key >= item->keys.first && key < item->keys.end;
-    if (there && key < item->view.prefix) {
-      const int64_t slot = ea_load_index(call.kv_indices, call.index_dtype, item->prefix_base + key);
-      const int64_t page = call.page_size == 1 ? slot : (int64_t)__umul64hi((uint64_t)slot, launch.scores.page_magic);
-      source = (const char *)pool.data + (page * pool.page_stride + (slot - page * call.page_size) * pool.row_stride +
-                                          item->kv_head * pool.head_stride) *
-                                             2;
-    } else if (there) {
-      const int64_t token = item->token0 + (key - item->view.prefix);
-      source = (const char *)fresh.data + (token * fresh.token_stride + item->kv_head * fresh.head_stride) * 2;
-    }
+    const char *source = key_row(call, launch, place, tile * TILE_N + row0 + row, of_v);
 #pragma unroll
     for (int slice = 0; slice < SLICE_COUNT; slice++) {
       const int column = slice * EA_HOPPER_SLICE + chunk * CHUNK;
-      const bool wanted = there && column < dim;
-      cp_async_16(first + (uint32_t)(row * 128 + slice * SLICE_BYTES), wanted ? source + column * 2 : source,
-                  wanted ? 16 : 0);
+      const bool wanted = source != 0 && column < (of_v ? call.head_dim_v : call.head_dim);
+      cp_async_16(first + (uint32_t)(row * 128 + slice * SLICE_BYTES),
+                  wanted ? source + column * 2 : (const char *)call.q.data, wanted ? 16 : 0);
+    }
+  }
+}
+
+/* The same by plain loads and stores, for rows that are not aligned or have 8-bit elements. */
+EA_DEVICE void gather_any(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
+                          uint32_t dst, bool of_v) {
+  const int slices = of_v ? SLICES_V : SLICES;
+#pragma unroll 1
+  for (int index = tid; index < TILE_N * slices * 8; index += 128) {
+    const int row = index / (slices * 8), at = index % (slices * 8), key = tile * TILE_N + row;
+    const uint32_t to = dst + (uint32_t)(at / 8 * SLICE_BYTES + row * 128 + ((at % 8) ^ (row & 7)) * 16);
+    const char *source = key_row(call, launch, place, key, of_v);
+    const int dim = of_v ? call.head_dim_v : call.head_dim;
+    if (source == 0 || at * CHUNK >= dim) {
+      st_shared_v4(to, make_uint4(0, 0, 0, 0));
+    } else {
+      const bool cached = key < item_at(place)->view.prefix;
+      load_row_chunk(to, source, at, dim, cached ? cached_source(call, launch.scores) : fresh_source(launch.scores));
+    }
+  }
+}
+
+/* Whether cp.async can read all rows of a tile. */
+EA_DEVICE bool rows_are_aligned(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tile) {
+  const int cached = item_at(place)->view.prefix - tile * TILE_N; /* so many rows are of the prefix */
+  const bool pool_aligned = launch.scores.cache_aligned && call.cache_dtype == call.dtype;
+  return (cached <= 0 || pool_aligned) && (cached >= TILE_N || launch.scores.kv_aligned);
+}
+
+/* Q by plain loads, where its rows are not aligned. */
+EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) {
+  const ea_source how = {EA_ELEMENT_16BIT, false};
+#pragma unroll 1
+  for (int index = tid; index < item_at(place)->rows * SLICES * 8; index += 128) {
+    const ea_item *item = item_at(place);
+    const int row = index / (SLICES * 8), at = index % (SLICES * 8);
+    const int64_t token = item->token0 + item->i0 + row / call.group;
+    const int64_t head = (int64_t)item->kv_head * call.group + row % call.group;
+    const char *source = (const char *)call.q.data + (token * call.q.token_stride + head * call.q.head_stride) * 2;
+    const uint32_t to =
+        q + (uint32_t)(at / 8 * TILE_M * EA_HOPPER_SLICE_BYTES + row * 128 + ((at % 8) ^ (row & 7)) * 16);
+    if (at * CHUNK < call.head_dim) {
+      load_row_chunk(to, source, at, call.head_dim, how);
+    } else {
+      st_shared_v4(to, make_uint4(0, 0, 0, 0));
     }
   }
 }
@@ -283,48 +338,65 @@ EA_DEVICE void next_item(const ea_call &call, const ea_hopper_launch &launch, ui
 EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   const int tid_once = read_tid();
   const auto tid = [&]() { return read_anew(tid_once); };
-  ea_ring ring = {0, 0};
-  uint32_t pending = 0, place = at.items;
+  ea_ring ring = {0};
+  uint32_t pending = 0, place = items_at(at);
 #pragma unroll 1
   while (true) {
     if (tid() == 0) next_item(call, launch, place_before(at, place), place);
     bar_sync(BARRIER_PRODUCER, 128);
     const bool last = item_at(place)->rows == 0;
-    if (tid() == 0) {
+    if (last) {
+      if (tid() == 0) {
+        mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
+        mbarrier_arrive_many(q_full(at), 128);
+      }
+      break;
+    }
+    if (!launch.scores.q_aligned) {
       mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
-      if (last) {
-        mbarrier_arrive(q_full(at));
-      } else {
-        const ea_item *item = item_at(place);
-        const int32_t head = item->kv_head * call.group, token = (int32_t)item->token0 + item->i0;
-        mbarrier_arrive_expect_tx(q_full(at),
-                                  (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
+      load_q(call, place, tid(), at.q);
+      fence_proxy_async_shared();
+      mbarrier_arrive(q_full(at));
+    } else if (tid() == 0) {
+      const ea_item *item = item_at(place);
+      const int32_t head = item->kv_head * call.group, token = (int32_t)item->token0 + item->i0;
+      mbarrier_wait(q_empty(at), item->q_parity ^ 1);
+      mbarrier_arrive_expect_tx(q_full(at),
+                                (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
+      mbarrier_arrive_many(q_full(at), 127); /* it counts 128 arrivals, as without TMA */
 #pragma unroll 1
-        for (int slice = 0; slice < SLICES; slice++) {
-          tma_load_3d(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES), &launch.q, q_full(at),
-                      slice * EA_HOPPER_SLICE, head, token);
-        }
+      for (int slice = 0; slice < SLICES; slice++) {
+        tma_load_3d(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES), &launch.q, q_full(at),
+                    slice * EA_HOPPER_SLICE, head, token);
       }
     }
-    if (last) break;
 #pragma unroll 1
     for (int tile = item_at(place)->first_tile; tile < item_at(place)->end_tile; tile++) {
-      if (tile * TILE_N < item_at(place)->view.prefix) {
-        wait_empty(k_empty(at, ring.slot), ring.parity ^ 1, &pending);
-        gather<SLICES>(call, launch, place, tid(), tile, at.k + ring.slot * K_BYTES, false);
-        gathered(k_full(at, ring.slot), &pending);
-        wait_empty(v_empty(at, ring.slot), ring.parity ^ 1, &pending);
-        gather<SLICES_V>(call, launch, place, tid(), tile, at.v + ring.slot * V_BYTES, true);
-        gathered(v_full(at, ring.slot), &pending);
+      if (tile * TILE_N < item_at(place)->view.prefix || !launch.scores.kv_aligned) {
+        const bool aligned = rows_are_aligned(call, launch, place, tile);
+        wait_empty(k_empty(at, slot_of(ring)), parity_of(ring) ^ 1, &pending);
+        if (aligned) {
+          gather<SLICES>(call, launch, place, tid(), tile, k_tile_at(at, slot_of(ring)), false);
+        } else {
+          gather_any(call, launch, place, tid(), tile, k_tile_at(at, slot_of(ring)), false);
+        }
+        gathered(k_full(at, slot_of(ring)), &pending);
+        wait_empty(v_empty(at, slot_of(ring)), parity_of(ring) ^ 1, &pending);
+        if (aligned) {
+          gather<SLICES_V>(call, launch, place, tid(), tile, v_tile_at(at, slot_of(ring)), true);
+        } else {
+          gather_any(call, launch, place, tid(), tile, v_tile_at(at, slot_of(ring)), true);
+        }
+        gathered(v_full(at, slot_of(ring)), &pending);
       } else {
         announce(&pending);
         if (tid() == 0) {
           const ea_item *item = item_at(place);
           const int32_t token = (int32_t)item->token0 + (tile * TILE_N - item->view.prefix), head = item->kv_head;
-          mbarrier_wait(k_empty(at, ring.slot), ring.parity ^ 1);
-          load_tile(&launch.k, k_full(at, ring.slot), at.k + ring.slot * K_BYTES, SLICES, head, token);
-          mbarrier_wait(v_empty(at, ring.slot), ring.parity ^ 1);
-          load_tile(&launch.v, v_full(at, ring.slot), at.v + ring.slot * V_BYTES, SLICES_V, head, token);
+          mbarrier_wait(k_empty(at, slot_of(ring)), parity_of(ring) ^ 1);
+          load_tile(&launch.k, k_full(at, slot_of(ring)), k_tile_at(at, slot_of(ring)), SLICES, head, token);
+          mbarrier_wait(v_empty(at, slot_of(ring)), parity_of(ring) ^ 1);
+          load_tile(&launch.v, v_full(at, slot_of(ring)), v_tile_at(at, slot_of(ring)), SLICES_V, head, token);
         }
       }
       ring_advance(&ring, (uint32_t)launch.scores.stages);
@@ -335,30 +407,6 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
 }
 
 /* ---- a consumer ------------------------------------------------------------------------------ */
-
-EA_DEVICE float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-EA_DEVICE float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
-/* The 16-bit element's value. */
-EA_DEVICE float element_value(uint32_t bits) {
-#ifdef EA_TYPE_BF16
-  return __int_as_float((int)(bits << 16));
-#else
-  return cvt_f32_f16(bits);
-#endif
-}
-
-EA_DEVICE float capped(float s, float cap, float inv_cap) {
-  /* tanh(x) = 1 - 2 / (1 + exp(2x)), absolute error of a few f32 roundings. */
-  const float e = ex2_approx(s * inv_cap * (2.0f * LOG2E));
-  return cap * (1.0f - __fdividef(2.0f, 1.0f + e));
-}
 
 /* One arrival a warp, when all its lanes are through. */
 EA_DEVICE void release(uint32_t barrier) {
@@ -614,9 +662,14 @@ EA_DEVICE void finish(float o[DIM_V / 2], const ea_softmax *state, const ea_call
           mine[w + 2] = got;
         }
       }
-      const int column = (j + lane % 4) * CHUNK;
-      if (exists && column < call.head_dim_v) {
+      const int column = (j + lane % 4) * CHUNK, count = exists ? call.head_dim_v - column : 0;
+      if (launch.scores.out_aligned && count > 0) { /* then a whole chunk */
         *(uint4 *)(out + column) = make_uint4(mine[0], mine[1], mine[2], mine[3]);
+      } else {
+#pragma unroll
+        for (int e = 0; e < CHUNK; e++) {
+          if (e < count) out[column + e] = (uint16_t)(mine[e / 2] >> (16 * (e % 2)));
+        }
       }
     }
   }
@@ -632,11 +685,11 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
   const bool special = launch.scores.transformed || launch.scores.k_scale != 1.0f;
   float o[DIM_V / 2], s[TILE_N / 2];
   uint32_t p[TILE_N / 4];
-  ea_ring ring = {0, 0}; /* of the next K tile */
+  ea_ring ring = {0}; /* of the next K tile */
 
   if (tid() / 128 == CONSUMERS) bar_arrive(BARRIER_TURN, 256); /* the first warpgroup begins */
 #pragma unroll 1
-  for (uint32_t place = at.items, q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
+  for (uint32_t place = items_at(at), q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
     mbarrier_wait(q_full(at), q_parity);
     if (item_at(place)->rows == 0) break;
     ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
@@ -661,52 +714,52 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 
     if (first < end) {
       float factor[2];
-      mbarrier_wait(k_full(at, ring.slot), ring.parity);
+      mbarrier_wait(k_full(at, slot_of(ring)), parity_of(ring));
       wgmma_fence();
-      issue_scores(s, q, at.k + ring.slot * K_BYTES);
+      issue_scores(s, q, k_tile_at(at, slot_of(ring)));
       wgmma_wait_group(0);
       wgmma_settle(s, TILE_N / 2);
-      release(k_empty(at, ring.slot));
+      release(k_empty(at, slot_of(ring)));
       bool masked = softmax(first, factor);
       round_probabilities(p, s);
 #pragma unroll 1
       for (int tile = first + 1; tile < end; tile++) {
         const ea_ring before = ring;
         ring_advance(&ring, stages);
-        const uint32_t v = at.v + before.slot * V_BYTES;
+        const uint32_t v = v_tile_at(at, slot_of(before));
         if (masked) {
-          mbarrier_wait(v_full(at, before.slot), before.parity);
+          mbarrier_wait(v_full(at, slot_of(before)), parity_of(before));
           settle_special_values(o, call, item_at(place), tile - 1, v, tid());
         }
         bar_sync(turn(0), 256);
-        mbarrier_wait(k_full(at, ring.slot), ring.parity);
+        mbarrier_wait(k_full(at, slot_of(ring)), parity_of(ring));
         wgmma_settle(o, DIM_V / 2);
         wgmma_fence();
-        issue_scores(s, q, at.k + ring.slot * K_BYTES);
-        mbarrier_wait(v_full(at, before.slot), before.parity);
+        issue_scores(s, q, k_tile_at(at, slot_of(ring)));
+        mbarrier_wait(v_full(at, slot_of(before)), parity_of(before));
         issue_output(o, p, v);
         bar_arrive(turn(1), 256);
         wgmma_wait_group(1);
         wgmma_settle(s, TILE_N / 2);
-        release(k_empty(at, ring.slot));
+        release(k_empty(at, slot_of(ring)));
         masked = softmax(tile, factor);
         wgmma_wait_group(0);
         wgmma_settle(o, DIM_V / 2);
-        release(v_empty(at, before.slot));
+        release(v_empty(at, slot_of(before)));
 #pragma unroll
         for (int e = 0; e < DIM_V / 2; e++) o[e] *= factor[e / 2 % 2]; /* times 1 changes nothing */
         round_probabilities(p, s);
       }
       release(q_empty(at));
-      const uint32_t v = at.v + ring.slot * V_BYTES;
-      mbarrier_wait(v_full(at, ring.slot), ring.parity);
+      const uint32_t v = v_tile_at(at, slot_of(ring));
+      mbarrier_wait(v_full(at, slot_of(ring)), parity_of(ring));
       if (masked) settle_special_values(o, call, item_at(place), end - 1, v, tid());
       wgmma_settle(o, DIM_V / 2);
       wgmma_fence();
       issue_output(o, p, v);
       wgmma_wait_group(0);
       wgmma_settle(o, DIM_V / 2);
-      release(v_empty(at, ring.slot));
+      release(v_empty(at, slot_of(ring)));
       ring_advance(&ring, stages);
     } else {
       release(q_empty(at));
@@ -720,13 +773,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   extern __shared__ __align__(1024) char smem[];
   const ea_hopper_smem layout = ea_hopper_smem_layout(shape_constants(), launch.scores.stages);
   const uint32_t base = smem_address(smem);
-  const ea_places at = {base + (uint32_t)layout.q, base + (uint32_t)layout.k, base + (uint32_t)layout.v,
-                        base + (uint32_t)layout.barriers, base + (uint32_t)layout.items};
+  const ea_places at = {base, base + (uint32_t)layout.v};
   if (threadIdx.x == 0) {
-    tensor_map_prefetch(&launch.q);
-    tensor_map_prefetch(&launch.k);
-    tensor_map_prefetch(&launch.v);
-    mbarrier_init(q_full(at), 1);
+    if (launch.scores.q_aligned) tensor_map_prefetch(&launch.q);
+    if (launch.scores.kv_aligned) {
+      tensor_map_prefetch(&launch.k);
+      tensor_map_prefetch(&launch.v);
+    }
+    mbarrier_init(q_full(at), 128);
     mbarrier_init(q_empty(at), CONSUMERS * 4);
     for (uint32_t slot = 0; slot < (uint32_t)launch.scores.stages; slot++) {
       mbarrier_init(k_full(at, slot), 128);
@@ -735,7 +789,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       mbarrier_init(v_empty(at, slot), CONSUMERS * 4);
     }
     fence_mbarrier_init();
-    ea_item *none = (ea_item *)__cvta_shared_to_generic(at.items + LAST_PLACE); /* the one before the first */
+    ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */
     none->next_round = 0;
     none->q_parity = 1;
   }

@@ -1,0 +1,145 @@
+/* What the attention kernels share: the 16-bit type they are compiled for, elements of any type and
+ * alignment, what scores go through. -DEA_TYPE_BF16 is bf16, otherwise f16. */
+#ifndef EA_CUDA_KERNELS_PARTS_H
+#define EA_CUDA_KERNELS_PARTS_H
+
+#include <stdint.h>
+
+#include "cuda/kernels/ptx.h"
+#include "plan/portable.h"
+#include "problem/call.h"
+
+#define EA_PASTE_(a, b, c) a##b##c
+#define EA_PASTE(a, b, c) EA_PASTE_(a, b, c)
+
+#ifdef EA_TYPE_BF16
+#define EA_TYPE bf16
+#define cvt_x2 cvt_bf16x2
+#define EXPONENT_BITS 0x7f80u /* all ones: Inf or NaN */
+#else
+#define EA_TYPE f16
+#define cvt_x2 cvt_f16x2
+#define EXPONENT_BITS 0x7c00u
+#endif
+
+#define CHUNK 8 /* 16-bit elements in 16 bytes, the unit of every shared-memory access */
+#define LOG2E 1.4426950408889634f
+#define LN2 0.6931471805599453f
+#define MINUS_INF __int_as_float(0xff800000)
+
+/* ---- reading elements of any type and alignment ------------------------------------------ */
+
+/* An 8-bit float as the bits of an f16 or bf16 (exact). */
+EA_DEVICE uint32_t widen_8bit(uint32_t byte, bool e4m3) {
+  const uint32_t sign = (byte & 0x80u) << 8;
+  float value;
+  if (e4m3) {
+    const uint32_t magnitude = byte & 0x7fu;
+    /* The bits are those of an f16 whose exponent is biased by 8 less. */
+    value = magnitude == 0x7fu ? __int_as_float(0x7fffffff) : cvt_f32_f16(magnitude << 7) * 256.0f;
+  } else {
+    value = cvt_f32_f16((byte & 0x7fu) << 8);
+  }
+  return (cvt_x2(value, 0.0f) & 0xffffu) | sign;
+}
+
+typedef enum { EA_ELEMENT_16BIT, EA_ELEMENT_E4M3, EA_ELEMENT_E5M2 } ea_element;
+
+/* Elements [0, count) of src, count <= 8, as 16-bit floats; zeros behind them. Small rather
+ * than fast: rows that are not aligned come this way. */
+EA_DEVICE uint4 load_chunk(const void *src, int count, ea_element element) {
+  uint64_t low = 0, high = 0;
+#pragma unroll 1
+  for (int e = CHUNK - 1; e >= 0; e--) { /* pushed in from the top, the first element last */
+    uint32_t half = 0;
+    if (e < count) {
+      half = element == EA_ELEMENT_16BIT ? ((const uint16_t *)src)[e]
+                                         : widen_8bit(((const uint8_t *)src)[e], element == EA_ELEMENT_E4M3);
+    }
+    high = high << 16 | low >> 48;
+    low = low << 16 | half;
+  }
+  return make_uint4((uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32));
+}
+
+/* The same for eight 8-bit elements at an address that is a multiple of 8. */
+EA_DEVICE uint4 load_chunk_8bit(const void *src, bool e4m3) {
+  const uint2 bytes = *(const uint2 *)src;
+  uint32_t words[4];
+#pragma unroll
+  for (int w = 0; w < 4; w++) {
+    const uint32_t pair = (w < 2 ? bytes.x : bytes.y) >> (16 * (w & 1));
+    words[w] = widen_8bit(pair & 0xffu, e4m3) | widen_8bit((pair >> 8) & 0xffu, e4m3) << 16;
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+/* The 16-bit element's value. */
+EA_DEVICE float element_value(uint32_t bits) {
+#ifdef EA_TYPE_BF16
+  return __int_as_float((int)(bits << 16));
+#else
+  return cvt_f32_f16(bits);
+#endif
+}
+
+/* ea_slot_offset without a 64-bit division: magic = ceil(2^64 / page_size), exact while
+ * slots times page_size stay below 2^64 (the launch sees to it). */
+EA_DEVICE int64_t slot_offset(const ea_pool &pool, int64_t slot, int page_size, uint64_t magic, int kv_head) {
+  const int64_t page = page_size == 1 ? slot : (int64_t)__umul64hi((uint64_t)slot, magic);
+  return page * pool.page_stride + (slot - page * page_size) * pool.row_stride + kv_head * pool.head_stride;
+}
+
+/* How rows of one source (new tokens, or the pool) reach shared memory. */
+typedef struct ea_source {
+  ea_element element;
+  bool aligned; /* 16-bit: cp.async of 16 bytes; 8-bit: loads of 8 bytes */
+} ea_source;
+
+/* One chunk of a row; row = NULL writes zeros. */
+EA_DEVICE void load_row_chunk(uint32_t dst, const char *row, int chunk, int dim, ea_source source) {
+  const int first = chunk * CHUNK;
+  const int count = row == 0 ? 0 : ea_min_i32(ea_max_i32(dim - first, 0), CHUNK);
+  if (source.aligned && source.element == EA_ELEMENT_16BIT) {
+    /* An aligned row holds whole chunks, so count is 0 or 8. */
+    cp_async_16(dst, row + first * 2, 16);
+  } else if (source.aligned) {
+    st_shared_v4(dst, load_chunk_8bit(row + first, source.element == EA_ELEMENT_E4M3));
+  } else {
+    st_shared_v4(dst, load_chunk(row + first * (source.element == EA_ELEMENT_16BIT ? 2 : 1), count, source.element));
+  }
+}
+
+/* The sources of a call's rows. Looked up in the parameters anew at each use. */
+EA_DEVICE ea_source fresh_source(const ea_portable_launch &launch) {
+  const ea_source source = {EA_ELEMENT_16BIT, read_anew(launch.kv_aligned) != 0};
+  return source;
+}
+EA_DEVICE ea_source cached_source(const ea_call &call, const ea_portable_launch &launch) {
+  const int type = read_anew(call.cache_dtype);
+  const ea_source source = {type == EA_E4M3   ? EA_ELEMENT_E4M3
+                            : type == EA_E5M2 ? EA_ELEMENT_E5M2
+                                              : EA_ELEMENT_16BIT,
+                            read_anew(launch.cache_aligned) != 0};
+  return source;
+}
+
+/* ---- scores --------------------------------------------------------------------------------- */
+
+/* Over the four lanes that share a row. */
+EA_DEVICE float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+EA_DEVICE float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+EA_DEVICE float capped(float s, float cap, float inv_cap) {
+  /* tanh(x) = 1 - 2 / (1 + exp(2x)), absolute error of a few f32 roundings. */
+  const float e = ex2_approx(s * inv_cap * (2.0f * LOG2E));
+  return cap * (1.0f - __fdividef(2.0f, 1.0f + e));
+}
+
+#endif
