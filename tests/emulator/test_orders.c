@@ -42,10 +42,6 @@ static ea_gen_options options_of(const int32_t *dims, uint64_t seed) {
   options.dtype = seed % 2 ? EA_BF16 : EA_F16;
   options.head_dim = dims[0];
   options.head_dim_v = dims[1];
-  if (gpu.plan.family == EA_FAMILY_HOPPER) { /* what it takes */
-    options.cache_dtype = options.dtype;
-    options.strided = EA_NO;
-  }
   return options;
 }
 
