@@ -27,8 +27,8 @@ void emu_fail(const char *format, ...) {
   }
   if (emu_self) {
     const emu_fiber &me = emu_me();
-    used += (size_t)snprintf(text + used, sizeof text - used, " thread %d (warp %d, lane %d)", me.id, me.warp->id,
-                             me.lane);
+    used +=
+        (size_t)snprintf(text + used, sizeof text - used, " thread %d (warp %d, lane %d)", me.id, me.warp->id, me.lane);
   }
   used += (size_t)snprintf(text + used, sizeof text - used, ": ");
   va_list args;
@@ -150,9 +150,13 @@ static emu_fiber *pick() {
     if (b->ready_warps) {
       uint32_t choice = b->ready_warps;
       if (!(choice >> b->now & 1) || emu_chance(b->switch_rate)) {
-        const int turn = b->order == EMU_RANDOM ? (int)emu_draw(EMU_MAX_WARPS) : b->now + 1;
-        const uint32_t behind = turn < 32 ? choice >> turn << turn : 0;
-        b->now = __builtin_ctz(behind ? behind : choice);
+        if (b->order == EMU_LATE) { /* those go first that a missing barrier would not have go first */
+          b->now = 31 - __builtin_clz(choice);
+        } else {
+          const int turn = b->order == EMU_RANDOM ? (int)emu_draw(EMU_MAX_WARPS) : b->now + 1;
+          const uint32_t behind = turn < 32 ? choice >> turn << turn : 0;
+          b->now = __builtin_ctz(behind ? behind : choice);
+        }
       }
       emu_warp &warp = b->warp[b->now];
       const uint32_t behind = warp.ready >> warp.rotation << warp.rotation;
@@ -274,6 +278,7 @@ void emu_run_block(emu_block *b, const char *kernel, emu_index grid, emu_index i
     const int lanes = threads - w * EMU_WARP < EMU_WARP ? threads - w * EMU_WARP : EMU_WARP;
     b->warp[w] = emu_warp{};
     b->warp[w].id = w;
+    if (order != EMU_EARLY) b->warp[w].rotation = order == EMU_LATE ? lanes - 1 : (int)emu_draw((uint32_t)lanes);
     b->warp[w].lanes = lanes == EMU_WARP ? 0xffffffffu : (1u << lanes) - 1;
   }
   for (int t = 0; t < threads; t++) {
@@ -294,6 +299,7 @@ void emu_run_block(emu_block *b, const char *kernel, emu_index grid, emu_index i
     start_fiber(&f);
     emu_make_ready(&f);
   }
+  if (order != EMU_EARLY) b->now = order == EMU_LATE ? b->warps - 1 : (int)emu_draw((uint32_t)b->warps);
   emu_fiber *first = pick();
   emu_self = first;
   emu_switch(&b->main_sp, first->sp);

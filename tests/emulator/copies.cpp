@@ -303,10 +303,20 @@ static void tma_arrives(const emu_event *event) {
   emu_mbarrier_complete_tx(event->barrier, rows * row_bytes);
 }
 
+/* An event that somebody waits for, so that what nobody has waited for stays in flight; else `otherwise`. */
+static size_t first_awaited(size_t otherwise) {
+  for (size_t i = 0; i < emu_now->events.size(); i++) {
+    const auto found = emu_now->mbarriers.find(emu_now->events[i].barrier);
+    if (found != emu_now->mbarriers.end() && !found->second.waiting.empty()) return i;
+  }
+  return otherwise;
+}
+
 bool emu_something_happens() {
   std::deque<emu_event> &events = emu_now->events;
   if (events.empty()) return false;
-  const size_t which = emu_now->order == EMU_RANDOM ? emu_draw((uint32_t)events.size()) : 0;
+  size_t which = emu_now->order == EMU_RANDOM ? emu_draw((uint32_t)events.size()) : 0;
+  if (emu_now->order == EMU_LATE || emu_chance(2)) which = first_awaited(which);
   const emu_event event = events[which];
   events.erase(events.begin() + (ptrdiff_t)which);
   if (event.is_tma) {

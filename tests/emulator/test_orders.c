@@ -95,7 +95,7 @@ static bool same_bits(const ea_result *a, const ea_result *b) {
 
 /* Walks long enough for the ring to come round twice, several blocks of rows, every kind of tile. */
 static void draw_long_walks(const int32_t *dims, bool plain, ea_spec *spec) {
-  static const int32_t prefix[] = {330, 0, 129}, extend[] = {90, 190, 1};
+  static const int32_t prefix[] = {330, 0, 129}, extend[] = {90, 260, 1};
   ea_gen_options options = options_of(dims, seed_of(dims) + plain);
   options.max_work = INT64_MAX;
   options.num_seqs = 3;
@@ -109,6 +109,7 @@ static void draw_long_walks(const int32_t *dims, bool plain, ea_spec *spec) {
     options.strided = EA_NO;
     options.cache_dtype = options.dtype;
     options.window_left = -1;
+    options.causal = EA_YES;
   }
   ea_spec_random(&options, spec);
   if (!plain) spec->misalign = 1;
