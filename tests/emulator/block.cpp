@@ -313,7 +313,7 @@ void emu_run_block(emu_block *b, const char *kernel, emu_index grid, emu_index i
 static bool meet(emu_meeting *meeting, int place, int size, const char *what, const void *args) {
   if (!meeting->what) {
     meeting->what = what;
-  } else if (strcmp(meeting->what, what) != 0) {
+  } else if (meeting->what != what && strcmp(meeting->what, what) != 0) {
     emu_fail("diverged: comes to %s while others of the %s are at %s", what, size == EMU_WARP ? "warp" : "warpgroup",
              meeting->what);
   }

@@ -90,7 +90,7 @@ struct mma_args {
   bool bf16, zero;
 };
 
-static void mma_all(const void *const *all) {
+__attribute__((target_clones("arch=x86-64-v3", "default"))) static void mma_all(const void *const *all) {
   const mma_args *args[EMU_WARP];
   for (int lane = 0; lane < EMU_WARP; lane++) args[lane] = (const mma_args *)all[lane];
   const float *table = args[0]->bf16 ? nullptr : f16_table();
@@ -222,7 +222,7 @@ static void read_n_major(const operand &o, int n, const float *table, float *to)
 }
 
 /* The operands are read now: what has been overwritten since the product was issued shows. */
-static void execute(emu_product *p) {
+__attribute__((target_clones("arch=x86-64-v3", "default"))) static void execute(emu_product *p) {
   if (p->done) return;
   p->done = true;
   emu_now->products_waiting--;

@@ -95,12 +95,13 @@ static bool same_bits(const ea_result *a, const ea_result *b) {
 
 /* Walks long enough for the ring to come round twice, several blocks of rows, every kind of tile. */
 static void draw_long_walks(const int32_t *dims, bool plain, ea_spec *spec) {
-  static const int32_t prefix[] = {330, 0, 129}, extend[] = {90, 260, 1};
+  static const int32_t prefixes[2][3] = {{330, 0, 129}, {100, 0, 33}}, extends[2][3] = {{90, 260, 1}, {40, 90, 1}};
+  const int short_tiles = dims[0] > 256;
   ea_gen_options options = options_of(dims, seed_of(dims) + plain);
   options.max_work = INT64_MAX;
   options.num_seqs = 3;
-  options.prefix = prefix;
-  options.extend = extend;
+  options.prefix = prefixes[short_tiles];
+  options.extend = extends[short_tiles];
   options.num_q_heads = 2;
   options.num_kv_heads = 1;
   options.skip_prefix = options.skip_extend = EA_NO;
