@@ -148,6 +148,9 @@ static int32_t heads_together(const ea_call *call) {
 
 static ea_status order_work(const ea_cuda_device *device, ea_call *call, int32_t row_blocks, int32_t block_tokens,
                             int32_t tile_n, void *workspace, ea_cu_stream stream) {
+  if (!device->schedule) {
+    return ea_fail(EA_ERR_INTERNAL, "kernel schedule: found none in a build that has the Hopper kernels");
+  }
   ea_schedule_launch launch = {.row_blocks = row_blocks, .block_tokens = block_tokens, .tile_n = tile_n};
   const ea_launch_shape shape = {
       .grid_x = 1, .grid_y = 1, .threads = EA_SCHEDULE_THREADS, .smem_bytes = EA_SCHEDULE_SMEM_BYTES};
