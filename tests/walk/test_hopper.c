@@ -1,8 +1,6 @@
 /* The Hopper kernels' division of work (plan/hopper.h), by brute force: every row of every sequence
  * belongs to exactly one row block, every piece of work to exactly one block of the grid, and the parts
  * of shared memory neither overlap nor lose the alignment that the swizzle needs. */
-#include <stdlib.h>
-
 #include "../core/cmocka_all.h"
 
 #include "plan/hopper.h"
@@ -45,6 +43,12 @@ static void check_row_blocks(const int32_t *lengths, int32_t count, int32_t bloc
   assert_int_equal(next_seq, count);
 }
 
+/* Numbers below `limit`, the same in every run (a linear congruence's upper bits). */
+static int32_t draw(uint64_t *rng, int32_t limit) {
+  *rng = *rng * 6364136223846793005u + 1442695040888963407u;
+  return (int32_t)((*rng >> 33) % (uint64_t)limit);
+}
+
 static void test_row_blocks(void **state) {
   (void)state;
   for (int32_t block_tokens = 1; block_tokens <= 9; block_tokens++) {
@@ -54,10 +58,10 @@ static void test_row_blocks(void **state) {
     }
   }
   int32_t lengths[MAX_SEQS];
-  srand(1);
+  uint64_t rng = 1;
   for (int round = 0; round < 200; round++) {
-    for (int b = 0; b < MAX_SEQS; b++) lengths[b] = rand() % 3 ? rand() % 3000 : 0;
-    check_row_blocks(lengths, MAX_SEQS, 1 + rand() % 192);
+    for (int b = 0; b < MAX_SEQS; b++) lengths[b] = draw(&rng, 3) ? draw(&rng, 3000) : 0;
+    check_row_blocks(lengths, MAX_SEQS, 1 + draw(&rng, 192));
   }
 }
 
