@@ -56,82 +56,6 @@ class Unsupported(Exception):
 # ---- extattn through its shared library --------------------------------------------------------
 
 
-class ContextOptions(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("device", ctypes.c_int),
-        ("device_ordinal", ctypes.c_int32),
-        ("num_threads", ctypes.c_int32),
-        ("isa", ctypes.c_int),
-    ]
-
-
-class DeviceInfo(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("device", ctypes.c_int),
-        ("device_ordinal", ctypes.c_int32),
-        ("name", ctypes.c_char * 128),
-        ("arch", ctypes.c_char * 16),
-        ("isa", ctypes.c_int),
-        ("num_threads", ctypes.c_int32),
-        ("multiprocessors", ctypes.c_int32),
-        ("smem_limit_bytes", ctypes.c_int64),
-        ("memory_bytes", ctypes.c_int64),
-        ("driver_version", ctypes.c_int32),
-    ]
-
-
-class Problem(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("dtype", ctypes.c_int),
-        ("cache_dtype", ctypes.c_int),
-        ("index_dtype", ctypes.c_int),
-        ("mask_indptr_dtype", ctypes.c_int),
-        ("sinks_dtype", ctypes.c_int),
-        ("num_q_heads", ctypes.c_int32),
-        ("num_kv_heads", ctypes.c_int32),
-        ("head_dim", ctypes.c_int32),
-        ("head_dim_v", ctypes.c_int32),
-        ("page_size", ctypes.c_int32),
-        ("shared_kv", ctypes.c_bool),
-        ("causal", ctypes.c_bool),
-        ("has_sinks", ctypes.c_bool),
-        ("has_custom_mask", ctypes.c_bool),
-        ("skip_prefix_custom_mask", ctypes.c_bool),
-        ("skip_prefix", ctypes.c_bool),
-        ("skip_extend", ctypes.c_bool),
-        ("window_left", ctypes.c_int32),
-        ("xai_temperature_len", ctypes.c_int64),
-        ("softmax_scale", ctypes.c_double),
-        ("logit_cap", ctypes.c_double),
-        ("k_scale", ctypes.c_double),
-        ("v_scale", ctypes.c_double),
-    ]
-
-
-class PlanOptions(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("family", ctypes.c_int), ("stages", ctypes.c_int32)]
-
-
-class PlanInfo(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("family", ctypes.c_int),
-        ("kernel", ctypes.c_char * 64),
-        ("tile_m", ctypes.c_int32),
-        ("tile_n", ctypes.c_int32),
-        ("stages", ctypes.c_int32),
-        ("max_stages", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
-        ("smem_bytes", ctypes.c_int64),
-        ("smem_limit_bytes", ctypes.c_int64),
-        ("registers", ctypes.c_int32),
-        ("reason", ctypes.c_char * 256),
-    ]
-
-
 class Tensor(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("token_stride", ctypes.c_int64), ("head_stride", ctypes.c_int64)]
 
@@ -174,43 +98,42 @@ class Batch(ctypes.Structure):
     ]
 
 
-FAMILIES = {"auto": 0, "cpu": 2, "portable": 3, "hopper": 4}
 DTYPES = {"f32": (1, torch.float32), "f16": (2, torch.float16), "bf16": (3, torch.bfloat16)}
-I32 = 6
 
 
 class Extattn:
-    """The shared library, and one context of it."""
+    """The shared library, and one context of it. Structs and signatures are those of the Python package."""
 
-    def __init__(self, path, device, threads, family):
-        self.family = family
-        self.lib = ctypes.CDLL(str(path))
-        self.lib.ea_last_error.restype = ctypes.c_char_p
-        self.lib.ea_version.restype = ctypes.c_char_p
-        self.version = self.lib.ea_version().decode()
-        options = ContextOptions(ctypes.sizeof(ContextOptions), 1 if device == "cuda" else 0, 0, threads, 0)
+    def __init__(self, path, device, threads, family="auto"):
+        os.environ["EXTATTN_LIBRARY"] = str(path)
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+        self.c = importlib.import_module("extattn._library")
+        self.lib, self.family = self.c.lib, self.c.FAMILIES[family]
+        self.version = self.c.version()
+        device = self.c.DEVICE_CUDA if device == "cuda" else self.c.DEVICE_CPU
+        options = self.c.ContextOptions(ctypes.sizeof(self.c.ContextOptions), device, 0, threads, 0)
         self.context = ctypes.c_void_p()
         self.check(self.lib.ea_context_create(ctypes.byref(options), ctypes.byref(self.context)))
 
     def check(self, status):
-        if status in (2, 5):  # EA_ERR_UNSUPPORTED, EA_ERR_DOES_NOT_FIT
-            raise Unsupported(self.lib.ea_last_error().decode())
-        if status != 0:
-            raise RuntimeError(f"extattn: {self.lib.ea_last_error().decode()}")
+        try:
+            self.c.check(status)
+        except (self.c.UnsupportedError, self.c.DoesNotFitError) as error:
+            raise Unsupported(str(error)) from None
 
     def device_info(self):
-        info = DeviceInfo(struct_size=ctypes.sizeof(DeviceInfo))
+        info = self.c.DeviceInfo(struct_size=ctypes.sizeof(self.c.DeviceInfo))
         self.check(self.lib.ea_context_info(self.context, ctypes.byref(info)))
         return info
 
     def prepare(self, case, sets, stages):
-        problem = Problem(
-            struct_size=ctypes.sizeof(Problem), dtype=DTYPES[case.dtype][0], index_dtype=I32, mask_indptr_dtype=7,
+        problem = self.c.Problem(
+            struct_size=ctypes.sizeof(self.c.Problem), dtype=DTYPES[case.dtype][0], index_dtype=self.c.I32, mask_indptr_dtype=7,
             sinks_dtype=1, num_q_heads=case.num_q_heads, num_kv_heads=case.num_kv_heads, head_dim=case.head_dim,
             head_dim_v=case.head_dim_v, page_size=1, shared_kv=case.shared_kv, causal=True,
             skip_prefix_custom_mask=True, window_left=case.window or -1, k_scale=1.0, v_scale=1.0,
         )  # fmt: skip
-        options = PlanOptions(ctypes.sizeof(PlanOptions), FAMILIES[self.family], stages)
+        options = self.c.PlanOptions(ctypes.sizeof(self.c.PlanOptions), self.family, stages)
         plan = ctypes.c_void_p()
         status = self.lib.ea_plan_create(
             self.context, ctypes.byref(problem), ctypes.byref(options), ctypes.byref(plan)
@@ -222,7 +145,7 @@ class Extattn:
 class OurPlan:
     def __init__(self, ours, plan, case, sets):
         self.ours, self.plan = ours, plan
-        self.info = PlanInfo(struct_size=ctypes.sizeof(PlanInfo))
+        self.info = ours.c.PlanInfo(struct_size=ctypes.sizeof(ours.c.PlanInfo))
         ours.check(ours.lib.ea_plan_get_info(plan, ctypes.byref(self.info)))
         self.outs = [torch.empty(s.q.shape[0], s.q.shape[1], case.head_dim_v, dtype=s.q.dtype, device=s.q.device)
                      for s in sets]  # fmt: skip
@@ -790,7 +713,7 @@ def parse():
     parser.add_argument("--suite", action="append", help="seed (default), window, mla, prefix, verify; may be repeated")
     parser.add_argument("--sglang", help="SGLang's wheel, or a folder that holds its files")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--family", choices=sorted(FAMILIES), default="auto", help="of our kernels")
+    parser.add_argument("--family", choices=["auto", "cpu", "portable", "hopper"], default="auto", help="of our kernels")
     parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: all")
     parser.add_argument("--warm-up", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=12)
