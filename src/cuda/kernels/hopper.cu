@@ -469,9 +469,7 @@ EA_DEVICE void transform(float s[TILE_N / 2], const ea_call &call, const ea_hopp
 #pragma unroll
     for (int e = 0; e < TILE_N / 4; e++) {
       float *x = &s[e / 2 * 4 + h * 2 + e % 2];
-      float y = *x * with.softmax_scale;
-      if (with.logit_cap > 0.0f) y = capped(y, with.logit_cap, with.inv_logit_cap);
-      *x = y * temperature;
+      *x = transformed_score(*x, with, temperature);
     }
   }
 }
@@ -559,15 +557,9 @@ EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, co
                                      int tid) {
   const int thread = tid - 128, row = first_row(tid), lane = tid % 32;
   bool found = false;
-#pragma unroll 2
+#pragma unroll 1
   for (int index = thread; index < V_BYTES / 16; index += CONSUMERS * 128) {
-    const uint4 x = ld_shared_v4(v + (uint32_t)index * 16);
-    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int w = 0; w < 4; w++) {
-      found |= (words[w] & EXPONENT_BITS) == EXPONENT_BITS;
-      found |= (words[w] >> 16 & EXPONENT_BITS) == EXPONENT_BITS;
-    }
+    found |= any_special(ld_shared_v4(v + (uint32_t)index * 16));
   }
   if (!bar_red_or(BARRIER_CONSUMERS, CONSUMERS * 128, found)) return;
 #pragma unroll 1
@@ -584,7 +576,7 @@ EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, co
 #pragma unroll
       for (int c = 0; c < 2; c++) {
         const uint32_t bits = c == 0 ? pair & 0xffffu : pair >> 16;
-        if ((bits & EXPONENT_BITS) != EXPONENT_BITS) continue;
+        if (!is_special(bits)) continue;
         if (seen[0]) o[j * 4 + c] += element_value(bits);
         if (seen[1]) o[j * 4 + 2 + c] += element_value(bits);
       }
@@ -593,14 +585,7 @@ EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, co
   bar_sync(BARRIER_CONSUMERS, CONSUMERS * 128);
   for (int index = thread; index < V_BYTES / 16; index += CONSUMERS * 128) {
     const uint32_t address = v + (uint32_t)index * 16;
-    uint4 x = ld_shared_v4(address);
-    uint32_t *words[4] = {&x.x, &x.y, &x.z, &x.w};
-#pragma unroll
-    for (int w = 0; w < 4; w++) {
-      if ((*words[w] & EXPONENT_BITS) == EXPONENT_BITS) *words[w] &= 0xffff0000u;
-      if ((*words[w] >> 16 & EXPONENT_BITS) == EXPONENT_BITS) *words[w] &= 0x0000ffffu;
-    }
-    st_shared_v4(address, x);
+    st_shared_v4(address, without_special(ld_shared_v4(address)));
   }
   fence_proxy_async_shared();
   bar_sync(BARRIER_CONSUMERS, CONSUMERS * 128);
@@ -613,25 +598,15 @@ EA_DEVICE void finish(float o[DIM_V / 2], const ea_softmax *state, const ea_call
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     const int r = row + h * 8;
-    float sum = quad_sum(state->row_sum[h]);
-    const bool nothing = state->row_max[h] == MINUS_INF, exists = r < item->rows;
-    float top = state->row_max[h] * launch.scores.scale_log2; /* log2 units */
-    float factor = 1.0f;
+    const bool exists = r < item->rows;
     const int head = item->kv_head * call.group + r % call.group;
     const int64_t token = item->token0 + item->i0 + r / call.group;
-    if (call.sinks && !nothing && exists) {
-      const float sink = call.sinks_dtype == EA_F32 ? ((const float *)call.sinks)[head]
-                                                    : element_value(((const uint16_t *)call.sinks)[head]);
-      const float with_sink = fmaxf(top, sink * LOG2E);
-      factor = ex2_approx(top - with_sink);
-      sum = sum * factor + ex2_approx(sink * LOG2E - with_sink);
-      top = with_sink;
-    }
-    factor = nothing ? 0.0f : __fdividef(factor, sum);
+    const float sum = quad_sum(state->row_sum[h]);
+    const ea_row_end end = end_row(call, state->row_max[h], launch.scores.scale_log2, sum, head, exists);
     if (call.lse && exists && lane % 4 == 0) {
-      call.lse[token * call.lse_token_stride + head * call.lse_head_stride] =
-          nothing ? MINUS_INF : (top + __log2f(sum)) * LN2;
+      call.lse[token * call.lse_token_stride + head * call.lse_head_stride] = end.lse;
     }
+    const float factor = end.factor;
     /* A lane holds 4 bytes of every 8 columns; four lanes trade so that each holds 16 bytes of every
      * fourth 8 columns, and a row leaves 64 bytes at a time. */
     uint16_t *out = (uint16_t *)call.out + token * call.out_token_stride + head * call.out_head_stride;

@@ -142,4 +142,61 @@ EA_DEVICE float capped(float s, float cap, float inv_cap) {
   return cap * (1.0f - __fdividef(2.0f, 1.0f + e));
 }
 
+/* A score as the softmax takes it where there is a cap or a temperature. */
+EA_DEVICE float transformed_score(float s, const ea_portable_launch &launch, float temperature) {
+  s *= launch.softmax_scale;
+  if (launch.logit_cap > 0.0f) s = capped(s, launch.logit_cap, launch.inv_logit_cap);
+  return s * temperature;
+}
+
+/* ---- NaN and Inf among values ---------------------------------------------------------------- */
+
+EA_DEVICE bool is_special(uint32_t bits) {
+  return (bits & EXPONENT_BITS) == EXPONENT_BITS;
+}
+/* Whether some of eight elements is one. */
+EA_DEVICE bool any_special(uint4 x) {
+  const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+  bool found = false;
+#pragma unroll
+  for (int w = 0; w < 4; w++) {
+    found |= is_special(words[w]);
+    found |= is_special(words[w] >> 16);
+  }
+  return found;
+}
+/* Zeros in their place. */
+EA_DEVICE uint4 without_special(uint4 x) {
+  uint32_t *words[4] = {&x.x, &x.y, &x.z, &x.w};
+#pragma unroll
+  for (int w = 0; w < 4; w++) {
+    if (is_special(*words[w])) *words[w] &= 0xffff0000u;
+    if (is_special(*words[w] >> 16)) *words[w] &= 0x0000ffffu;
+  }
+  return x;
+}
+
+/* ---- the end of a row ------------------------------------------------------------------------- */
+
+/* A row's denominator and maximum (log2 units) with its sink: what its output is to be multiplied by, and
+ * its lse. A row that saw nothing has neither. */
+typedef struct ea_row_end {
+  float factor, lse;
+} ea_row_end;
+
+EA_DEVICE ea_row_end end_row(const ea_call &call, float row_max, float scale_log2, float sum, int head, bool exists) {
+  const bool nothing = row_max == MINUS_INF;
+  float top = row_max * scale_log2, factor = 1.0f;
+  if (call.sinks && !nothing && exists) {
+    const float sink = call.sinks_dtype == EA_F32 ? ((const float *)call.sinks)[head]
+                                                  : element_value(((const uint16_t *)call.sinks)[head]);
+    const float with_sink = fmaxf(top, sink * LOG2E);
+    factor = ex2_approx(top - with_sink);
+    sum = sum * factor + ex2_approx(sink * LOG2E - with_sink);
+    top = with_sink;
+  }
+  const ea_row_end end = {nothing ? 0.0f : __fdividef(factor, sum), nothing ? MINUS_INF : (top + __log2f(sum)) * LN2};
+  return end;
+}
+
 #endif

@@ -539,7 +539,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
     if (launch.transformed) {
       const ea_block *b = block_at(info);
-      const float cap = launch.logit_cap;
 #pragma unroll
       for (int mi = 0; mi < QK_MI; mi++) {
 #pragma unroll
@@ -554,9 +553,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
           for (int ni = 0; ni < QK_NI; ni++) {
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-              float s = scores[mi][ni][h * 2 + c] * launch.softmax_scale;
-              if (cap > 0.0f) s = capped(s, cap, launch.inv_logit_cap);
-              scores[mi][ni][h * 2 + c] = s * temperature;
+              scores[mi][ni][h * 2 + c] = transformed_score(scores[mi][ni][h * 2 + c], launch, temperature);
             }
           }
         }
@@ -730,13 +727,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
       const uint32_t v_tile = ring + position / 2 * (uint32_t)layout.stage_bytes + TILE_N * DIM * 2;
       bool found = false;
       for (int index = thread_index(); index < TILE_N * DIM_V / CHUNK; index += THREADS) {
-        const uint4 v = ld_shared_v4(v_tile + (uint32_t)index * 16);
-        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int w = 0; w < 4; w++) {
-          found |= (words[w] & EXPONENT_BITS) == EXPONENT_BITS;
-          found |= (words[w] >> 16 & EXPONENT_BITS) == EXPONENT_BITS;
-        }
+        found |= any_special(ld_shared_v4(v_tile + (uint32_t)index * 16));
       }
       if (__syncthreads_or(found)) {
         const ea_part part = thread_part(thread_index());
@@ -759,7 +750,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll
             for (int c = 0; c < 2; c++) {
               const uint32_t bits = c == 0 ? pair & 0xffffu : pair >> 16;
-              if ((bits & EXPONENT_BITS) != EXPONENT_BITS) continue;
+              if (!is_special(bits)) continue;
 #pragma unroll
               for (int r = 0; r < PV_MI * 2; r++) {
                 if (seen >> r & 1) output[r / 2][ni][r % 2 * 2 + c] += element_value(bits);
@@ -770,14 +761,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         __syncthreads();
         for (int index = thread_index(); index < TILE_N * DIM_V / CHUNK; index += THREADS) {
           const uint32_t address = v_tile + (uint32_t)index * 16;
-          uint4 v = ld_shared_v4(address);
-          uint32_t *words[4] = {&v.x, &v.y, &v.z, &v.w};
-#pragma unroll
-          for (int w = 0; w < 4; w++) {
-            if ((*words[w] & EXPONENT_BITS) == EXPONENT_BITS) *words[w] &= 0xffff0000u;
-            if ((*words[w] >> 16 & EXPONENT_BITS) == EXPONENT_BITS) *words[w] &= 0x0000ffffu;
-          }
-          st_shared_v4(address, v);
+          st_shared_v4(address, without_special(ld_shared_v4(address)));
         }
         __syncthreads();
       }
@@ -855,27 +839,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll
         for (int n = 0; n < QK_WARPS_N; n++) sum += ld_shared_f32(stats + (n * TILE_M + row) * 4);
       }
-      const bool nothing = row_max[mi][h] == MINUS_INF;
-      float top = row_max[mi][h] * scale; /* log2 units */
-      float factor = 1.0f;
       const int head = b->kv_head * group + row_head(b, row, group);
-      if (call.sinks && !nothing && row < b->rows) {
-        const float sink = call.sinks_dtype == EA_F32 ? ((const float *)call.sinks)[head]
-                                                      : element_value(((const uint16_t *)call.sinks)[head]);
-        const float with_sink = fmaxf(top, sink * LOG2E);
-        factor = ex2_approx(top - with_sink);
-        sum = sum * factor + ex2_approx(sink * LOG2E - with_sink);
-        top = with_sink;
-      }
-      if (nothing) {
-        factor_out[mi][h] = 0.0f;
-      } else {
-        factor_out[mi][h] = __fdividef(factor, sum);
-      }
+      const ea_row_end end = end_row(call, row_max[mi][h], scale, sum, head, row < b->rows);
+      factor_out[mi][h] = end.factor;
       if (call.lse && row < b->rows && lane % 4 == 0 && warp % QK_WARPS_N == 0) {
         const int64_t token = b->token0 + row_query(b, row, group);
-        call.lse[token * call.lse_token_stride + head * call.lse_head_stride] =
-            nothing ? MINUS_INF : (top + __log2f(sum)) * LN2;
+        call.lse[token * call.lse_token_stride + head * call.lse_head_stride] = end.lse;
       }
       if (CROSSING && warp % QK_WARPS_N == 0 && lane % 4 == 0) st_shared_f32(row_factors + row * 4, factor_out[mi][h]);
     }
