@@ -66,6 +66,19 @@ static int32_t automatic_depth(const ea_portable_shape *shape, const ea_arch *ar
   return stages < DEEPEST_USEFUL ? stages : DEEPEST_USEFUL;
 }
 
+/* The depth that was asked for, or the automatic one, and the shared memory it takes. */
+static ea_status set_depth(const ea_arch *arch, int32_t asked, int32_t automatic, int32_t max_stages,
+                           int64_t fixed_bytes, int64_t stage_bytes, ea_plan_info *info) {
+  info->stages = asked > 0 ? asked : automatic;
+  info->max_stages = max_stages;
+  info->smem_bytes = fixed_bytes + info->stages * stage_bytes;
+  info->smem_limit_bytes = arch->smem_limit_bytes;
+  if (info->stages <= max_stages) return EA_OK;
+  return ea_fail(EA_ERR_DOES_NOT_FIT,
+                 "stages: found %d, which needs %lld bytes of shared memory; %s allows a block %lld, so at most %d",
+                 asked, (long long)info->smem_bytes, arch->name, (long long)arch->smem_limit_bytes, max_stages);
+}
+
 static ea_status plan_portable(const ea_arch *arch, const ea_problem *problem, int32_t asked, ea_plan_info *info) {
   if (problem->dtype != EA_BF16 && problem->dtype != EA_F16) {
     return ea_fail(EA_ERR_UNSUPPORTED, "dtype: found %s, allowed bf16 or f16 on a GPU (the CPU takes f32)",
@@ -85,26 +98,18 @@ static ea_status plan_portable(const ea_arch *arch, const ea_problem *problem, i
                    problem->head_dim, problem->head_dim_v, (long long)limit, arch->name);
   }
   const int32_t max_stages = deepest_that_fits(shape, limit);
-  const int32_t stages = asked > 0 ? asked : automatic_depth(shape, arch, max_stages);
   const ea_portable_smem none = ea_portable_smem_layout(*shape, 0);
-  const int64_t smem_bytes = none.total + (int64_t)stages * none.stage_bytes;
-  if (stages > max_stages) {
-    return ea_fail(EA_ERR_DOES_NOT_FIT,
-                   "stages: found %d, which needs %lld bytes of shared memory; %s allows a block %lld, so at most %d",
-                   asked, (long long)smem_bytes, arch->name, (long long)limit, max_stages);
-  }
+  const ea_status status =
+      set_depth(arch, asked, automatic_depth(shape, arch, max_stages), max_stages, none.total, none.stage_bytes, info);
+  if (status) return status;
   info->family = EA_FAMILY_PORTABLE;
   snprintf(info->kernel, sizeof info->kernel, "portable_%s_%s", shape->name, ea_dtype_name(problem->dtype));
   info->tile_m = shape->tile_m;
   info->tile_n = shape->tile_n;
-  info->stages = stages;
-  info->max_stages = max_stages;
   info->threads = shape->qk_warps_m * shape->qk_warps_n * 32;
-  info->smem_bytes = smem_bytes;
-  info->smem_limit_bytes = limit;
   info->registers = 0;
-  const int32_t fixed_bytes = none.total;
-  const int64_t blocks = arch->smem_per_sm_bytes / (smem_bytes + RESERVED_SMEM_BYTES);
+  const int32_t fixed_bytes = none.total, stages = info->stages;
+  const int64_t blocks = arch->smem_per_sm_bytes / (info->smem_bytes + RESERVED_SMEM_BYTES);
   const char *why = asked > 0                  ? "as asked"
                     : stages == max_stages     ? "the deepest that fits"
                     : stages == DEEPEST_USEFUL ? "deeper was not faster"
@@ -154,29 +159,22 @@ static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, co
 
 static ea_status plan_hopper(const ea_arch *arch, const ea_problem *problem, int32_t asked, ea_plan_info *info) {
   const ea_hopper_shape *shape = ea_hopper_find_shape(problem);
-  const ea_status status = check_hopper(arch, problem, shape);
+  ea_status status = check_hopper(arch, problem, shape);
   if (status) return status;
   const int64_t limit = arch->smem_limit_bytes;
   const int32_t fixed_bytes = ea_hopper_smem_layout(*shape, 0).total;
   const int32_t stage_bytes = ea_hopper_smem_layout(*shape, 1).total - fixed_bytes;
   int32_t max_stages = (int32_t)((limit - fixed_bytes) / stage_bytes);
   if (max_stages > EA_HOPPER_MAX_STAGES) max_stages = EA_HOPPER_MAX_STAGES;
-  const int32_t stages = asked > 0 ? asked : max_stages < DEEPEST_USEFUL ? max_stages : DEEPEST_USEFUL;
-  const int64_t smem_bytes = fixed_bytes + (int64_t)stages * stage_bytes;
-  if (stages > max_stages) {
-    return ea_fail(EA_ERR_DOES_NOT_FIT,
-                   "stages: found %d, which needs %lld bytes of shared memory; %s allows a block %lld, so at most %d",
-                   asked, (long long)smem_bytes, arch->name, (long long)limit, max_stages);
-  }
+  const int32_t automatic = max_stages < DEEPEST_USEFUL ? max_stages : DEEPEST_USEFUL;
+  status = set_depth(arch, asked, automatic, max_stages, fixed_bytes, stage_bytes, info);
+  if (status) return status;
+  const int32_t stages = info->stages;
   info->family = EA_FAMILY_HOPPER;
   snprintf(info->kernel, sizeof info->kernel, "hopper_%s_%s", shape->name, ea_dtype_name(problem->dtype));
   info->tile_m = shape->consumers * 64;
   info->tile_n = shape->tile_n;
-  info->stages = stages;
-  info->max_stages = max_stages;
   info->threads = (shape->consumers + 1) * 128;
-  info->smem_bytes = smem_bytes;
-  info->smem_limit_bytes = limit;
   info->registers = 0;
   snprintf(info->reason, sizeof info->reason,
            "Q and bookkeeping take %d bytes and a stage (%d keys, dims %d + %d) %d; %d stage%s: %s; one block fills a "

@@ -116,25 +116,31 @@ static void a_captured_call_replays_to_the_same_bits(void **state) {
   ea_context_destroy(context);
 }
 
-/* One slot of a large pool is used: the file holds one page. */
+/* Two new tokens after a prefix of three in single slots. */
+static void one_sequence(uint64_t seed, ea_case *c) {
+  const int32_t prefix[] = {3}, extend[] = {2};
+  ea_gen_options options = EA_GEN_OPTIONS_INIT;
+  options.seed = seed;
+  options.num_seqs = 1;
+  options.prefix = prefix;
+  options.extend = extend;
+  options.page_size = 1;
+  options.index_dtype = EA_I32;
+  options.skip_prefix = EA_NO;
+  options.custom_mask = EA_NO;
+  ea_spec spec;
+  ea_spec_random(&options, &spec);
+  ea_case_init(c);
+  assert_int_equal(ea_spec_build(&spec, c), EA_OK);
+}
+
+/* Three slots of a pool are used: the file holds no more pages. */
 static void only_used_pages_are_written(void **state) {
   (void)state;
   ea_context *context = open_context();
   ea_case c, read;
   result r;
-  ea_gen_options options = EA_GEN_OPTIONS_INIT;
-  const int32_t prefix[] = {3}, extend[] = {2};
-  options.seed = 5;
-  options.num_seqs = 1;
-  options.prefix = prefix;
-  options.extend = extend;
-  options.page_size = 1;
-  options.skip_prefix = EA_NO;
-  options.custom_mask = EA_NO;
-  ea_spec spec;
-  ea_spec_random(&options, &spec);
-  ea_case_init(&c);
-  assert_int_equal(ea_spec_build(&spec, &c), EA_OK);
+  one_sequence(5, &c);
   capture(context, 1, 0, false, 1);
   assert_int_equal(run_case(context, &c, &r), EA_OK);
   assert_int_equal(ea_case_read(file_of(1, "call"), &read), EA_OK);
@@ -192,18 +198,7 @@ static void a_failing_call_fails_again(void **state) {
   ea_context *context = open_context();
   ea_case c, read;
   result r;
-  ea_gen_options options = EA_GEN_OPTIONS_INIT;
-  const int32_t prefix[] = {3}, extend[] = {2};
-  options.seed = 9;
-  options.num_seqs = 1;
-  options.prefix = prefix;
-  options.extend = extend;
-  options.skip_prefix = EA_NO;
-  options.index_dtype = EA_I32;
-  ea_spec spec;
-  ea_spec_random(&options, &spec);
-  ea_case_init(&c);
-  assert_int_equal(ea_spec_build(&spec, &c), EA_OK);
+  one_sequence(9, &c);
   int32_t slots[3];
   memcpy(slots, c.batch.kv_indices, sizeof slots);
   slots[1] = (int32_t)(c.batch.num_pages * c.problem.page_size) + 1;

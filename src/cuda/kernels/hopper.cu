@@ -98,10 +98,8 @@ typedef struct ea_item {
 } ea_item;
 static_assert(sizeof(ea_item) <= EA_HOPPER_ITEM_BYTES, "its place in the layout");
 
-/* Read anew at each use, so that nothing of it stays in registers in between. */
 EA_DEVICE const ea_item *item_at(uint32_t address) {
-  asm volatile("" : "+r"(address)::"memory");
-  return (const ea_item *)__cvta_shared_to_generic(address);
+  return (const ea_item *)shared_anew(address);
 }
 
 /* Where things are in shared memory: all but V at constant distances from its start. */

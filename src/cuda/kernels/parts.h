@@ -27,6 +27,13 @@
 #define LN2 0.6931471805599453f
 #define MINUS_INF __int_as_float(0xff800000)
 
+/* What lies at a shared-memory address, read anew at each use, so that nothing of it stays in registers in
+ * between: the products need them all. */
+EA_DEVICE const void *shared_anew(uint32_t address) {
+  asm volatile("" : "+r"(address)::"memory");
+  return __cvta_shared_to_generic(address);
+}
+
 /* ---- reading elements of any type and alignment ------------------------------------------ */
 
 /* An 8-bit float as the bits of an f16 or bf16 (exact). */

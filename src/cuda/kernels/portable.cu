@@ -198,10 +198,8 @@ typedef struct ea_block {
 } ea_block;
 static_assert(sizeof(ea_block) <= EA_PORTABLE_BLOCK_BYTES, "its place in the layout");
 
-/* Read anew at each use, so that nothing of it stays in registers in between. */
 EA_DEVICE const ea_block *block_at(uint32_t address) {
-  asm volatile("" : "+r"(address)::"memory");
-  return (const ea_block *)__cvta_shared_to_generic(address);
+  return (const ea_block *)shared_anew(address);
 }
 
 /* Query and head (within the group) of a row of the block. */
