@@ -4,7 +4,7 @@
 
 prints the best of several repetitions for numpy arrays and, where it is there, for torch tensors;
 with a bound, exits 1 when torch's (or numpy's, without torch) is above it. What the GPU adds (asking for the
-stream, a workspace, the launch) is measured by tests/python/gpu_overhead.py.
+stream, a workspace, the launch) is measured by tests/python/test_gpu.py.
 """
 
 from __future__ import annotations
