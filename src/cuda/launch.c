@@ -20,10 +20,11 @@ ea_status ea_launch(const ea_cuda_device *device, const ea_cuda_kernel *kernel, 
   return ea_driver_check(&device->driver, result, "cuLaunchKernel");
 }
 
-/* The flag of cuda/kernels/validate.h, or an order of work. */
+/* The flag of cuda/kernels/validate.h, or the count of work taken and, behind it, an order of work. */
 #define EA_CUDA_WORKSPACE_BYTES 256
 
-/* One sequence needs no order: its blocks are taken from the last. */
+#define EA_HOPPER_ORDER_OFFSET 128
+
 static int64_t hopper_row_blocks(int32_t block_tokens, int64_t num_seqs, int64_t num_tokens) {
   return num_tokens / block_tokens + num_seqs;
 }
@@ -78,6 +79,7 @@ static ea_portable_launch portable_launch_of(const ea_call *call, int32_t stages
       .k_scale = (float)call->k_scale,
       .v_scale = (float)call->v_scale,
       /* Probabilities up to 2^8 are as exact as those up to 1; f16 has no room for v_scale on top. */
+      .sum_limit = 1024.0f, /* far below f16's 65,504, and a sum of 32 exponentials of at most 1 far below it */
       .rescale_slack_log2 = call->v_scale <= 1.0 ? 8.0f : 0.0f,
       .page_magic = call->page_size > 1 ? UINT64_MAX / (uint64_t)call->page_size + 1 : 0,
   };
@@ -147,14 +149,14 @@ static int32_t heads_together(const ea_call *call) {
 }
 
 static ea_status order_work(const ea_cuda_device *device, ea_call *call, int32_t row_blocks, int32_t block_tokens,
-                            int32_t tile_n, void *workspace, ea_cu_stream stream) {
+                            int32_t tile_n, ea_schedule *order, ea_cu_stream stream) {
   if (!device->schedule) {
     return ea_fail(EA_ERR_INTERNAL, "kernel schedule: found none in a build that has the Hopper kernels");
   }
   ea_schedule_launch launch = {.row_blocks = row_blocks, .block_tokens = block_tokens, .tile_n = tile_n};
   const ea_launch_shape shape = {
       .grid_x = 1, .grid_y = 1, .threads = EA_SCHEDULE_THREADS, .smem_bytes = EA_SCHEDULE_SMEM_BYTES};
-  void *params[] = {call, &launch, &workspace};
+  void *params[] = {call, &launch, &order};
   return ea_launch(device, device->schedule, &shape, params, stream);
 }
 
@@ -170,9 +172,13 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
                    "allowed with family portable",
                    (long long)call->num_tokens, call->num_kv_heads, (long long)work);
   }
+  /* One round needs neither counting nor order, and one sequence no order: its blocks are taken from the last. */
+  const bool rounds = work > device->multiprocessors;
+  ea_schedule *const order = rounds && call->num_seqs > 1 ? (void *)((char *)workspace + EA_HOPPER_ORDER_OFFSET) : NULL;
   ea_hopper_launch launch = {
       .scores = portable_launch_of(call, info->stages),
-      .order = call->num_seqs > 1 ? workspace : NULL,
+      .order = order,
+      .taken = rounds ? workspace : NULL,
       .row_blocks = (int32_t)row_blocks,
       .block_tokens = block_tokens,
       .head_chunk = heads_together(call),
@@ -192,16 +198,21 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
   }
   if (status) return status;
   const ea_launch_shape shape = {
-      .grid_x = work < device->multiprocessors ? work : device->multiprocessors,
+      .grid_x = rounds ? device->multiprocessors : work,
       .grid_y = 1,
       .threads = info->threads,
       .smem_bytes = info->smem_bytes,
   };
   ea_call passed_call = *call;
-  if (launch.order) {
-    status = order_work(device, &passed_call, (int32_t)row_blocks, block_tokens, info->tile_n, workspace, stream);
-    if (status) return status;
+  if (launch.taken) {
+    const ea_cu_result result =
+        device->driver.memset_bytes(ea_cu_address(launch.taken), 0, sizeof *launch.taken, stream);
+    status = ea_driver_check(&device->driver, result, "cuMemsetD8Async");
   }
+  if (!status && order) {
+    status = order_work(device, &passed_call, (int32_t)row_blocks, block_tokens, info->tile_n, order, stream);
+  }
+  if (status) return status;
   void *params[] = {&passed_call, &launch};
   return ea_launch(device, kernel, &shape, params, stream);
 }

@@ -13,17 +13,21 @@
 #include "common/hd.h"
 #include "plan/walk.h"
 
-/*  name      D   Dv  WG  N  registers of a consumer thread, of a producer thread */
+/*  name      D   Dv  WG  N  registers of a consumer thread, of a producer thread, window
+ *
+ * A shape with a window is for calls with one up to that long: what is masked is masked in narrower tiles. The first
+ * that fits is taken. */
 #define EA_HOPPER_SHAPES(X)                                                                                            \
-  X(d64, 64, 64, 3, 128, 160, 32)                                                                                      \
-  X(d96, 96, 96, 2, 128, 232, 40)                                                                                      \
-  X(d128, 128, 128, 2, 128, 232, 40)                                                                                   \
-  X(d192x128, 192, 128, 2, 128, 232, 40)                                                                               \
-  X(d192, 192, 192, 2, 96, 232, 40)                                                                                    \
-  X(d256, 256, 256, 2, 80, 232, 40)
+  X(d64, 64, 64, 3, 96, 160, 32, 0)                                                                                    \
+  X(d96, 96, 96, 2, 128, 232, 40, 0)                                                                                   \
+  X(d128, 128, 128, 2, 128, 232, 40, 0)                                                                                \
+  X(d192x128, 192, 128, 2, 128, 224, 56, 0)                                                                            \
+  X(d192, 192, 192, 2, 96, 224, 56, 0)                                                                                 \
+  X(d256w, 256, 256, 2, 64, 232, 40, 4096)                                                                             \
+  X(d256, 256, 256, 2, 80, 232, 40, 0)
 
 /* EA_HOPPER_d64_N and so on: constants for the kernel, which is compiled once a shape. */
-#define EA_HOPPER_CONSTANTS(name, d, dv, wg, n, consumer_registers, producer_registers)                                \
+#define EA_HOPPER_CONSTANTS(name, d, dv, wg, n, consumer_registers, producer_registers, window)                        \
   enum {                                                                                                               \
     EA_HOPPER_##name##_DIM = (d),                                                                                      \
     EA_HOPPER_##name##_DIM_V = (dv),                                                                                   \
@@ -39,6 +43,7 @@ typedef struct ea_hopper_shape {
   int32_t dim, dim_v;
   int32_t consumers; /* warpgroups */
   int32_t tile_n;
+  int32_t window; /* only for windows up to this; 0: for all calls */
 } ea_hopper_shape;
 
 #define EA_HOPPER_SLICE 64 /* columns */
@@ -107,12 +112,6 @@ EA_HD bool ea_hopper_find_row_block(const int32_t *qo_indptr, int32_t num_seqs, 
   found->seq = low;
   found->i0 = (block - ea_hopper_first_block(qo_indptr[low], low, block_tokens)) * block_tokens;
   return found->i0 < qo_indptr[low + 1] - qo_indptr[low];
-}
-
-/* The w-th piece of work of block `block` of `blocks`: forth and back, so that a block which takes
- * one of the longest of a round takes one of the shortest of the next. */
-EA_HD int64_t ea_hopper_work(int32_t round, int32_t block, int32_t blocks) {
-  return (int64_t)round * blocks + ((round & 1) ? blocks - 1 - block : block);
 }
 
 #endif

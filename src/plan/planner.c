@@ -122,15 +122,15 @@ static ea_status plan_portable(const ea_arch *arch, const ea_problem *problem, i
   return EA_OK;
 }
 
-#define HOPPER_ENTRY(name, d, dv, wg, n, consumer_registers, producer_registers) {#name, d, dv, wg, n},
+#define HOPPER_ENTRY(name, d, dv, wg, n, consumer_registers, producer_registers, window) {#name, d, dv, wg, n, window},
 static const ea_hopper_shape hopper_shapes[] = {EA_HOPPER_SHAPES(HOPPER_ENTRY)};
 #define HOPPER_COUNT ((int32_t)(sizeof hopper_shapes / sizeof hopper_shapes[0]))
 
 const ea_hopper_shape *ea_hopper_find_shape(const ea_problem *problem) {
   for (int32_t i = 0; i < HOPPER_COUNT; i++) {
-    if (hopper_shapes[i].dim >= problem->head_dim && hopper_shapes[i].dim_v >= problem->head_dim_v) {
-      return &hopper_shapes[i];
-    }
+    const ea_hopper_shape *shape = &hopper_shapes[i];
+    const bool window_fits = shape->window == 0 || (problem->window_left > 0 && problem->window_left <= shape->window);
+    if (shape->dim >= problem->head_dim && shape->dim_v >= problem->head_dim_v && window_fits) return shape;
   }
   return NULL;
 }

@@ -117,6 +117,7 @@ typedef struct ea_portable_launch {
   float inv_logit_cap;
   float inv_log2_len; /* of the temperature */
   float k_scale, v_scale;
+  float sum_limit;          /* a thread's sum of a tile's exponentials of one row up to which their reference will do */
   float rescale_slack_log2; /* how far a row's maximum may outgrow the exponentials' reference */
   uint64_t page_magic;      /* ceil(2^64 / page_size); not looked at for page_size 1 */
 } ea_portable_launch;

@@ -23,7 +23,7 @@ from pathlib import Path
 MAX_LIBRARY_BYTES = 30 * 1000 * 1000
 REGISTERS_OF_MULTIPROCESSOR = 65536
 # ptxas 12 and later, "Potential Performance Loss": wgmma runs serialised.
-SERIALISED_WGMMA = re.compile(r"\(C75(10|11|12|14|15|20)\)")
+SERIALISED_WGMMA = re.compile(r"\(C75(10|11|12|13|14|15|20)\)")
 
 # By the kernel's family (its name's first word): instructions that must be there.
 EXPECTED = {

@@ -65,29 +65,7 @@ static void test_row_blocks(void **state) {
   }
 }
 
-static void test_work_is_shared_out(void **state) {
-  (void)state;
-  for (int32_t blocks = 1; blocks <= 12; blocks++) {
-    for (int32_t work = 0; work <= 60; work++) {
-      int taken[61] = {0};
-      for (int32_t block = 0; block < blocks; block++) {
-        for (int32_t round = 0; round * blocks < work; round++) {
-          const int64_t piece = ea_hopper_work(round, block, blocks);
-          assert_true(piece >= 0);
-          if (piece < work) taken[piece]++;
-        }
-      }
-      for (int32_t piece = 0; piece < work; piece++) {
-        if (taken[piece] != 1)
-          fail_msg("%d pieces on %d blocks: piece %d taken %d times", work, blocks, piece, taken[piece]);
-      }
-    }
-  }
-  assert_int_equal(ea_hopper_work(INT32_MAX / 132, 131, 132),
-                   (int64_t)(INT32_MAX / 132) * 132 + 131 * !(INT32_MAX / 132 & 1));
-}
-
-#define SHAPE(name, d, dv, wg, n, consumer_registers, producer_registers) {#name, d, dv, wg, n},
+#define SHAPE(name, d, dv, wg, n, consumer_registers, producer_registers, window) {#name, d, dv, wg, n, window},
 static const ea_hopper_shape shapes[] = {EA_HOPPER_SHAPES(SHAPE)};
 
 static void test_shared_memory(void **state) {
@@ -112,7 +90,7 @@ static void test_shared_memory(void **state) {
 }
 
 /* What setmaxnreg shares out is what the block has at its start. */
-#define REGISTERS(name, d, dv, wg, n, consumer_registers, producer_registers)                                          \
+#define REGISTERS(name, d, dv, wg, n, consumer_registers, producer_registers, window)                                  \
   {128 * ((wg) + 1), 128 * ((wg) * (consumer_registers) + (producer_registers))},
 static void test_registers(void **state) {
   (void)state;
@@ -126,7 +104,6 @@ static void test_registers(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_row_blocks),
-      cmocka_unit_test(test_work_is_shared_out),
       cmocka_unit_test(test_shared_memory),
       cmocka_unit_test(test_registers),
   };

@@ -10,11 +10,11 @@
  *
  *   [tile t-1 masked: look for NaN and Inf in V(t-1), see below]
  *   wait for its turn                                      (the warpgroups issue in a fixed round)
- *   wait for K(t);   issue S' = Q K(t)
+ *   wait for K(t);   issue S' = Q K(t); meanwhile rescale O where a maximum grew
  *   wait for V(t-1); issue O += P V(t-1)
  *   pass the turn on
  *   S' done: release K(t); mask where the walk says so; running maximum, exp2, sum
- *   O done:  release V(t-1); rescale O where a maximum grew; P = S' in 16 bits
+ *   O done:  release V(t-1); P = S' in 16 bits
  *
  * so a warpgroup's softmax runs beside its own P V and beside the others' products. The rings'
  * depth is a run-time number and changes no arithmetic.
@@ -41,6 +41,9 @@
 #define PRODUCER_REGISTERS EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS)
 #define TILE_M (CONSUMERS * 64)
 #define THREADS ((CONSUMERS + 1) * 128)
+/* Whether registers suffice for the probabilities of two tiles: then a tile's exponentials run beside the product of
+ * the one before. */
+#define TWO_P (DIM_V <= 192)
 
 #ifdef EA_TYPE_BF16
 #define KERNEL EA_PASTE(hopper_, EA_SHAPE, _bf16)
@@ -51,11 +54,12 @@
 #define EA_PRODUCT_N(n, kind, type) wgmma_n##n##_##kind##_##type
 #define EA_PRODUCT_(kind, type, n, ...)                                                                                \
   do {                                                                                                                 \
-    static_assert((n) == 64 || (n) == 80 || (n) == 96 || (n) == 128 || (n) == 192 || (n) == 256,                       \
+    static_assert((n) == 64 || (n) == 80 || (n) == 96 || (n) == 112 || (n) == 128 || (n) == 192 || (n) == 256,                       \
                   "products there are");                                                                               \
     if constexpr ((n) == 64) EA_PRODUCT_N(64, kind, type)(__VA_ARGS__);                                                \
     if constexpr ((n) == 80) EA_PRODUCT_N(80, kind, type)(__VA_ARGS__);                                                \
     if constexpr ((n) == 96) EA_PRODUCT_N(96, kind, type)(__VA_ARGS__);                                                \
+    if constexpr ((n) == 112) EA_PRODUCT_N(112, kind, type)(__VA_ARGS__);                                              \
     if constexpr ((n) == 128) EA_PRODUCT_N(128, kind, type)(__VA_ARGS__);                                              \
     if constexpr ((n) == 192) EA_PRODUCT_N(192, kind, type)(__VA_ARGS__);                                              \
     if constexpr ((n) == 256) EA_PRODUCT_N(256, kind, type)(__VA_ARGS__);                                              \
@@ -73,12 +77,14 @@
 #define BARRIER_PRODUCER 4
 #define BARRIER_CONSUMERS 5
 
+static_assert(CONSUMERS * 128 * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
+              "setmaxnreg deals out what the block began with, and waits for ever for more");
 static_assert(DIM % 16 == 0 && DIM_V % 16 == 0 && TILE_N % 16 == 0, "the products' steps");
 static_assert(TILE_N <= 128, "the bits of a custom mask are 32");
 static_assert(SLICE_BYTES % 1024 == 0, "slices keep the swizzle's alignment");
 
 EA_DEVICE ea_hopper_shape shape_constants(void) {
-  const ea_hopper_shape shape = {0, DIM, DIM_V, CONSUMERS, TILE_N};
+  const ea_hopper_shape shape = {0, DIM, DIM_V, CONSUMERS, TILE_N, 0};
   return shape;
 }
 
@@ -93,10 +99,17 @@ typedef struct ea_item {
   int32_t i0;   /* first query */
   int32_t rows; /* (query, head) rows that exist; 0: no more work */
   int32_t kv_head;
-  int32_t next_round; /* where the search for the next goes on */
-  uint32_t q_parity;  /* of Q's barriers */
+  uint32_t q_parity; /* of Q's barriers */
 } ea_item;
 static_assert(sizeof(ea_item) <= EA_HOPPER_ITEM_BYTES, "its place in the layout");
+
+/* The value of lane 0, known to be the same in all lanes. */
+EA_DEVICE int uniform(int x) {
+  return __shfl_sync(0xffffffffu, x, 0);
+}
+EA_DEVICE uint32_t uniform(uint32_t x) {
+  return __shfl_sync(0xffffffffu, x, 0);
+}
 
 EA_DEVICE const ea_item *item_at(uint32_t address) {
   return (const ea_item *)shared_anew(address);
@@ -161,6 +174,11 @@ EA_DEVICE uint32_t parity_of(ea_ring ring) {
 EA_DEVICE void ring_advance(ea_ring *ring, uint32_t stages) {
   ring->position += 2;
   if (slot_of(*ring) == stages) ring->position = parity_of(*ring) ^ 1;
+}
+
+EA_DEVICE void ring_skip(ea_ring *ring, uint32_t tiles, uint32_t stages) {
+  const uint32_t slots = slot_of(*ring) + tiles;
+  ring->position = slots % stages * 2 | (parity_of(*ring) ^ (slots / stages & 1));
 }
 
 /* ---- the producer ---------------------------------------------------------------------------- */
@@ -295,15 +313,20 @@ EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) 
   }
 }
 
-/* One tile by TMA, asked for by one thread. The barrier counts 128 arrivals, as a gathered tile brings
- * them. */
-EA_DEVICE void load_tile(const ea_tensor_map *map, uint32_t barrier, uint32_t dst, int slices, int kv_head, int token) {
-  mbarrier_arrive_expect_tx(barrier, (uint32_t)(slices * SLICE_BYTES));
-  mbarrier_arrive_many(barrier, 127);
-#pragma unroll 1
-  for (int slice = 0; slice < slices; slice++) {
-    tma_load_3d(dst + (uint32_t)(slice * SLICE_BYTES), map, barrier, slice * EA_HOPPER_SLICE, kv_head, token);
+/* One tile by TMA, asked for by one lane of a warp that is here whole, with operands that are the same in all lanes:
+ * only so are they in uniform registers, where the instruction wants them. The barrier counts 128 arrivals, as a gathered
+ * tile brings them. */
+template <int SLICE_COUNT>
+EA_DEVICE void load_tile(const ea_tensor_map *map, uint32_t barrier, uint32_t dst, int kv_head, int token) {
+  if (elect_one()) {
+    mbarrier_arrive_expect_tx(barrier, SLICE_COUNT * SLICE_BYTES);
+    mbarrier_arrive_many(barrier, 127);
+#pragma unroll
+    for (int slice = 0; slice < SLICE_COUNT; slice++) {
+      tma_load_3d(dst + (uint32_t)(slice * SLICE_BYTES), map, barrier, slice * EA_HOPPER_SLICE, kv_head, token);
+    }
   }
+  __syncwarp();
 }
 
 /* Ends a gathered tile: the one before it is announced, this one will be. */
@@ -317,90 +340,147 @@ EA_DEVICE void gathered(uint32_t barrier, uint32_t *pending) {
   *pending = barrier;
 }
 
-/* Finds the next piece of work and writes it where all will read it; rows = 0: there is none. */
-EA_DEVICE void next_item(const ea_call &call, const ea_hopper_launch &launch, uint32_t before, uint32_t place) {
+/* The next number of a piece of work: blocks take them one after another, as they get through. */
+EA_DEVICE int32_t take_work(const ea_hopper_launch &launch) {
+  return launch.taken ? (int32_t)gridDim.x + atomicAdd(launch.taken, 1) : INT32_MAX;
+}
+
+/* Finds the next piece of work, beginning with `work`, and writes it where all will read it; rows = 0: there
+ * is none. Returns the number to go on with: asked for here, needed only an item later. */
+EA_DEVICE int32_t next_item(const ea_call &call, const ea_hopper_launch &launch, int32_t work, uint32_t before,
+                            uint32_t place) {
   ea_item *item = (ea_item *)__cvta_shared_to_generic(place);
   const int32_t row_blocks = launch.order ? launch.order->count : launch.row_blocks;
   const int32_t all_work = row_blocks * call.num_kv_heads;
-  int32_t round = item_at(before)->next_round;
   item->q_parity = item_at(before)->q_parity ^ 1;
   item->rows = 0;
 #pragma unroll 1
-  for (; round * (int64_t)gridDim.x < all_work; round++) { /* a later round has nothing for anyone */
-    const int64_t work = ea_hopper_work(round, (int32_t)blockIdx.x, (int32_t)gridDim.x);
-    if (work < all_work && make_item(call, launch, row_blocks, (int32_t)work, item)) break;
-  }
-  item->next_round = round + 1;
+  while (work < all_work && !make_item(call, launch, row_blocks, work, item)) work = take_work(launch);
+  return work < all_work ? take_work(launch) : work;
 }
 
+/* Q of an item, when the one before it is no longer needed: by TMA for one whole warp, else for all threads. */
+EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid) {
+  const ea_item *item = item_at(place);
+  mbarrier_wait(q_empty(at), item->q_parity ^ 1);
+  if (!launch.scores.q_aligned) {
+    load_q(call, place, tid, at.q);
+    fence_proxy_async_shared();
+    mbarrier_arrive(q_full(at));
+    return;
+  }
+  const int head = uniform(item->kv_head) * call.group, token = uniform((int)item->token0 + item->i0);
+  if (elect_one()) {
+    mbarrier_arrive_expect_tx(q_full(at), (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
+    mbarrier_arrive_many(q_full(at), 127); /* it counts 128 arrivals, as without TMA */
+#pragma unroll
+    for (int slice = 0; slice < SLICES; slice++) {
+      tma_load_3d(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES), &launch.q, q_full(at),
+                  slice * EA_HOPPER_SLICE, head, token);
+    }
+  }
+  __syncwarp();
+}
+
+/* A tile of K or V that no TMA box can bring, by all threads, when its slot is free. */
+template <bool OF_V>
+EA_DEVICE void gather_tile(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid,
+                           int tile, ea_ring ring, uint32_t *pending) {
+  constexpr int slices = OF_V ? SLICES_V : SLICES;
+  const uint32_t slot = slot_of(ring), full = OF_V ? v_full(at, slot) : k_full(at, slot);
+  const uint32_t dst = OF_V ? v_tile_at(at, slot) : k_tile_at(at, slot);
+  wait_empty(full + 8, parity_of(ring) ^ 1, pending);
+  if (rows_are_aligned(call, launch, place, tile)) {
+    gather<slices>(call, launch, place, tid, tile, dst, OF_V);
+  } else {
+    gather_any(call, launch, place, tid, tile, dst, OF_V);
+  }
+  gathered(full, pending);
+}
+
+/* Tiles [tile, end) by TMA, for one whole warp; Q behind the first where `with_q`. */
+EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
+                            int tile, int end, ea_ring ring, bool with_q) {
+  const uint32_t stages = (uint32_t)launch.scores.stages;
+  const int head = uniform(item_at(place)->kv_head);
+  int token = uniform((int)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix));
+  ea_ring ring_v = ring;
+#pragma unroll 1
+  for (int left = end - tile, began = 0;; left--, token += TILE_N) {
+    if (left > 0) {
+      const uint32_t slot = slot_of(ring);
+      mbarrier_wait(k_empty(at, slot), parity_of(ring) ^ 1);
+      load_tile<SLICES>(&launch.k, k_full(at, slot), k_tile_at(at, slot), head, token);
+      ring_advance(&ring, stages);
+    }
+    if (!began) {
+      began = 1;
+      if (with_q) bring_q(call, launch, at, place, 0);
+    } else {
+      const uint32_t slot = slot_of(ring_v);
+      mbarrier_wait(v_empty(at, slot), parity_of(ring_v) ^ 1);
+      load_tile<SLICES_V>(&launch.v, v_full(at, slot), v_tile_at(at, slot), head, token - TILE_N);
+      ring_advance(&ring_v, stages);
+    }
+    if (left <= 0) break;
+  }
+}
+
+/* K runs a tile ahead of V, as the consumers take them: a tile's V would otherwise keep the next K waiting for a slot
+ * that is free much later. */
 EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   const int tid_once = read_tid();
   const auto tid = [&]() { return read_anew(tid_once); };
-  ea_ring ring = {0};
+  const bool streaming = uniform(tid_once / 32) == 0; /* this warp does what one warp can do */
+  const uint32_t stages = (uint32_t)launch.scores.stages;
   uint32_t pending = 0, place = items_at(at);
+  ea_ring ring = {0};
+  int32_t work = (int32_t)blockIdx.x; /* the next piece, where this thread is the one that looks for it */
 #pragma unroll 1
   while (true) {
-    if (tid() == 0) next_item(call, launch, place_before(at, place), place);
+    if (tid() == 0) work = next_item(call, launch, work, place_before(at, place), place);
     bar_sync(BARRIER_PRODUCER, 128);
-    const bool last = item_at(place)->rows == 0;
-    if (last) {
-      if (tid() == 0) {
-        mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
-        mbarrier_arrive_many(q_full(at), 128);
-      }
-      break;
-    }
+    if (item_at(place)->rows == 0) break;
+    const int first = uniform(item_at(place)->first_tile), end = uniform(item_at(place)->end_tile);
+    const int prefix = uniform(item_at(place)->view.prefix);
+    /* Tiles before this one are gathered. */
+    const int stream_from = launch.scores.kv_aligned ? ea_min_i32(end, ea_max_i32(first, (prefix + TILE_N - 1) / TILE_N)) : end;
+    bool with_q = true;
     if (!launch.scores.q_aligned) {
-      mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
-      load_q(call, place, tid(), at.q);
-      fence_proxy_async_shared();
-      mbarrier_arrive(q_full(at));
-    } else if (tid() == 0) {
-      const ea_item *item = item_at(place);
-      const int32_t head = item->kv_head * call.group, token = (int32_t)item->token0 + item->i0;
-      mbarrier_wait(q_empty(at), item->q_parity ^ 1);
-      mbarrier_arrive_expect_tx(q_full(at),
-                                (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
-      mbarrier_arrive_many(q_full(at), 127); /* it counts 128 arrivals, as without TMA */
-#pragma unroll 1
-      for (int slice = 0; slice < SLICES; slice++) {
-        tma_load_3d(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES), &launch.q, q_full(at),
-                    slice * EA_HOPPER_SLICE, head, token);
-      }
+      bring_q(call, launch, at, place, tid());
+      with_q = false;
     }
+    ea_ring ring_v = ring;
 #pragma unroll 1
-    for (int tile = item_at(place)->first_tile; tile < item_at(place)->end_tile; tile++) {
-      if (tile * TILE_N < item_at(place)->view.prefix || !launch.scores.kv_aligned) {
-        const bool aligned = rows_are_aligned(call, launch, place, tile);
-        wait_empty(k_empty(at, slot_of(ring)), parity_of(ring) ^ 1, &pending);
-        if (aligned) {
-          gather<SLICES>(call, launch, place, tid(), tile, k_tile_at(at, slot_of(ring)), false);
-        } else {
-          gather_any(call, launch, place, tid(), tile, k_tile_at(at, slot_of(ring)), false);
-        }
-        gathered(k_full(at, slot_of(ring)), &pending);
-        wait_empty(v_empty(at, slot_of(ring)), parity_of(ring) ^ 1, &pending);
-        if (aligned) {
-          gather<SLICES_V>(call, launch, place, tid(), tile, v_tile_at(at, slot_of(ring)), true);
-        } else {
-          gather_any(call, launch, place, tid(), tile, v_tile_at(at, slot_of(ring)), true);
-        }
-        gathered(v_full(at, slot_of(ring)), &pending);
-      } else {
-        announce(&pending);
-        if (tid() == 0) {
-          const ea_item *item = item_at(place);
-          const int32_t token = (int32_t)item->token0 + (tile * TILE_N - item->view.prefix), head = item->kv_head;
-          mbarrier_wait(k_empty(at, slot_of(ring)), parity_of(ring) ^ 1);
-          load_tile(&launch.k, k_full(at, slot_of(ring)), k_tile_at(at, slot_of(ring)), SLICES, head, token);
-          mbarrier_wait(v_empty(at, slot_of(ring)), parity_of(ring) ^ 1);
-          load_tile(&launch.v, v_full(at, slot_of(ring)), v_tile_at(at, slot_of(ring)), SLICES_V, head, token);
-        }
+    for (int tile = first; first < stream_from; tile++) {
+      if (tile < stream_from) {
+        gather_tile<false>(call, launch, at, place, tid(), tile, ring, &pending);
+        ring_advance(&ring, stages);
       }
-      ring_advance(&ring, (uint32_t)launch.scores.stages);
+      if (with_q) {
+        if (streaming) bring_q(call, launch, at, place, tid());
+        with_q = false;
+      }
+      if (tile > first) {
+        gather_tile<true>(call, launch, at, place, tid(), tile - 1, ring_v, &pending);
+        ring_advance(&ring_v, stages);
+      }
+      if (tile >= stream_from) break;
     }
     announce(&pending);
+    if (streaming) {
+      if (stream_from < end) {
+        stream_tiles(call, launch, at, place, stream_from, end, ring, with_q);
+      } else if (with_q) {
+        bring_q(call, launch, at, place, tid()); /* an item without tiles */
+      }
+    }
+    ring_skip(&ring, (uint32_t)(end - stream_from), stages);
     place = place_after(at, place);
+  }
+  if (tid() == 0) {
+    mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
+    mbarrier_arrive_many(q_full(at), 128);
   }
 }
 
@@ -419,7 +499,7 @@ EA_DEVICE int first_row(int tid) {
 
 /* s = Q K^T of this warpgroup's rows. */
 EA_DEVICE void issue_scores(float s[TILE_N / 2], uint32_t q, uint32_t k) {
-  const uint64_t q_descriptor = wgmma_descriptor((uint32_t)read_anew((int)q), 0); /* cheaper than kept */
+  const uint64_t q_descriptor = wgmma_descriptor(q, 0);
   const uint64_t k_descriptor = wgmma_descriptor(k, 0);
 #pragma unroll
   for (int step = 0; step < DIM / 16; step++) {
@@ -472,44 +552,74 @@ EA_DEVICE void transform(float s[TILE_N / 2], const ea_call &call, const ea_hopp
   }
 }
 
-/* -Inf where a key is hidden. key0: this thread's first key; its others are the next one, and every 8 on. */
-EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_call &call, const ea_item *item, int key0, int row) {
+/* How many of a thread's keys of a tile are before key `end`, counted from the thread's first: it has two of every eight. */
+EA_DEVICE int keys_before(int end) {
+  end = ea_min_i32(ea_max_i32(end, 0), TILE_N);
+  return end / 8 * 2 + ea_min_i32(end % 8, 2);
+}
+EA_DEVICE uint32_t bits_below(int count) { /* 0 to 32 */
+  return count == 32 ? 0xffffffffu : (1u << count) - 1;
+}
+
+/* -Inf where a key is hidden. seen: what each of the thread's two rows sees, mask aside. key0: this thread's first key. */
+EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_call &call, const ea_item *item, const ea_key_range seen[2],
+                          int key0, int row) {
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    const int i = row_query(item, row + h * 8, call.group);
-    const ea_key_range seen = ea_visible_keys(&item->view, i, i + 1);
-    const int from = seen.first - key0, to = seen.end - key0;
-    uint32_t hidden = 0;
-    if (item->view.mask) { /* bit of a key: its number among the thread's. The mask is all that is left to ask. */
-      const uint8_t *mask = item->view.mask + i * item->view.mask_stride;
-      const int told = item->view.mask_skips_prefix ? ea_max_i32(seen.first, item->view.prefix) : seen.first;
+    /* Bit e: whether the row sees the thread's e-th key. */
+    uint32_t visible = bits_below(keys_before(seen[h].end - key0)) & ~bits_below(keys_before(seen[h].first - key0));
+    if (item->view.mask) { /* the mask is all that is left to ask */
+      const uint8_t *mask = item->view.mask + row_query(item, row + h * 8, call.group) * item->view.mask_stride;
+      const int told = item->view.mask_skips_prefix ? ea_max_i32(seen[h].first, item->view.prefix) : seen[h].first;
 #pragma unroll 1
       for (int e = 0; e < TILE_N / 4; e++) {
         const int key = key0 + e / 2 * 8 + e % 2;
-        if (key >= told && key < seen.end && mask[key] == 0) hidden |= 1u << e;
+        if (key >= told && key < seen[h].end && mask[key] == 0) visible &= ~(1u << e);
       }
     }
 #pragma unroll
     for (int e = 0; e < TILE_N / 4; e++) {
-      const int key = e / 2 * 8 + e % 2; /* from key0 */
-      const bool visible = key >= from && key < to && (hidden >> e & 1) == 0;
       float *x = &s[e / 2 * 4 + h * 2 + e % 2];
-      *x = visible ? *x : MINUS_INF;
+      *x = visible & 1u << e ? *x : MINUS_INF;
     }
   }
 }
 
-/* Running maximum and sum of a thread's two rows. */
+/* Of a thread's two rows. */
 typedef struct ea_softmax {
-  float row_max[2], row_sum[2]; /* row_sum: of this thread's columns */
+  float reference[2]; /* of the exponentials: a score that the row has seen, near its maximum; -Inf: none yet */
+  float row_sum[2];   /* of this thread's columns */
 } ea_softmax;
 
-/* Scores become probabilities, in f32; factor: what the output so far is to be multiplied by. The
- * reference of the exponentials follows a row's maximum only when that has grown by 2^slack: any
- * reference near it gives the same quotient. cached: keys from this thread's first that are of the prefix. */
-template <bool WITH_V_SCALE>
-EA_DEVICE void exponentials(float s[TILE_N / 2], ea_softmax *state, float factor[2], const ea_hopper_launch &launch,
-                            int cached) {
+/* P = 2^(score * scale - shift), in 16 bits, and its sums over this thread's columns of each row. V_SCALE: times
+ * v_scale for the first `cached` keys from this thread's first. */
+template <bool V_SCALE>
+EA_DEVICE void exponentials(uint32_t p[TILE_N / 4], const float s[TILE_N / 2], const float shift[2], float sum[2],
+                            const ea_hopper_launch &launch, int cached) {
+  const float scale = launch.scores.scale_log2;
+  float sums[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}}; /* two chains a row: an addition waits for the one before */
+#pragma unroll
+  for (int w = 0; w < TILE_N / 4; w++) {
+    const int h = w % 2;
+    float p0 = ex2_approx(fmaf(s[w * 2], scale, -shift[h]));
+    float p1 = ex2_approx(fmaf(s[w * 2 + 1], scale, -shift[h]));
+    sums[h][0] += p0;
+    sums[h][1] += p1;
+    if (V_SCALE) {
+      if (w / 2 * 8 < cached) p0 *= launch.scores.v_scale;
+      if (w / 2 * 8 + 1 < cached) p1 *= launch.scores.v_scale;
+    }
+    p[w] = cvt_x2(p0, p1);
+  }
+  sum[0] = sums[0][0] + sums[0][1];
+  sum[1] = sums[1][0] + sums[1][1];
+}
+
+/* References for which the exponentials of a tile are in range: a row moves its own to its maximum so far if it
+ * `must` (a function of the row alone, or the result would depend on its neighbours). factor: what follows for
+ * the output so far. */
+EA_DEVICE void move_references(const float s[TILE_N / 2], ea_softmax *state, const bool must[2], float shift[2],
+                               float factor[2], const ea_hopper_launch &launch) {
   const float scale = launch.scores.scale_log2;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -519,33 +629,35 @@ EA_DEVICE void exponentials(float s[TILE_N / 2], ea_softmax *state, float factor
       m[0] = fmaxf(m[0], s[e + h * 2]);
       m[1] = fmaxf(m[1], s[e + h * 2 + 1]);
     }
-    const float tile_max = quad_max(fmaxf(m[0], m[1]));
-    const bool grown = (tile_max - state->row_max[h]) * scale > launch.scores.rescale_slack_log2;
-    const float reference = grown ? tile_max : state->row_max[h];
-    const float shift = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
-    factor[h] = grown ? ex2_approx(state->row_max[h] * scale - shift) : 1.0f;
-    state->row_max[h] = reference;
-    float sum[2] = {0.0f, 0.0f}; /* two chains: an addition waits for the one before */
-#pragma unroll
-    for (int e = h * 2; e < TILE_N / 2; e += 4) {
-      float p0 = ex2_approx(fmaf(s[e], scale, -shift));
-      float p1 = ex2_approx(fmaf(s[e + 1], scale, -shift));
-      sum[0] += p0;
-      sum[1] += p1;
-      if (WITH_V_SCALE) {
-        if (e / 4 * 8 < cached) p0 *= launch.scores.v_scale;
-        if (e / 4 * 8 + 1 < cached) p1 *= launch.scores.v_scale;
-      }
-      s[e] = p0;
-      s[e + 1] = p1;
-    }
-    state->row_sum[h] = fmaf(state->row_sum[h], factor[h], sum[0] + sum[1]);
+    const float row_max = fmaxf(quad_max(fmaxf(m[0], m[1])), state->reference[h]);
+    const float reference = must[h] ? row_max : state->reference[h];
+    shift[h] = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
+    factor[h] = reference == state->reference[h] ? 1.0f : ex2_approx(state->reference[h] * scale - shift[h]);
+    state->reference[h] = reference;
+    state->row_sum[h] *= factor[h];
   }
 }
 
-EA_DEVICE void round_probabilities(uint32_t p[TILE_N / 4], const float s[TILE_N / 2]) {
-#pragma unroll
-  for (int w = 0; w < TILE_N / 4; w++) p[w] = cvt_x2(s[w * 2], s[w * 2 + 1]);
+/* Scores become probabilities. There is no look for the tile's maximum first: the exponentials are taken with the
+ * reference there is, and only where they grow out of range, or nothing was seen before, once more with a better
+ * one. Any reference near the maximum gives the same quotient. Returns whether O so far has to be multiplied by `factor`. */
+EA_DEVICE bool probabilities(uint32_t p[TILE_N / 4], const float s[TILE_N / 2], ea_softmax *state, float factor[2],
+                             const ea_hopper_launch &launch) {
+  const float limit = launch.scores.sum_limit;
+  const float scale = launch.scores.scale_log2;
+  float shift[2] = {state->reference[0] * scale, state->reference[1] * scale}, sum[2];
+  exponentials<false>(p, s, shift, sum, launch, 0);
+  bool must[2] = {!(sum[0] <= limit), !(sum[1] <= limit)}; /* NaN too: -Inf of a key that is not seen, minus -Inf */
+  const bool moved = __any_sync(0xffffffffu, must[0] || must[1]);
+  if (__builtin_expect(moved, 0)) {
+    must[0] = quad_any(must[0]);
+    must[1] = quad_any(must[1]);
+    move_references(s, state, must, shift, factor, launch);
+    exponentials<false>(p, s, shift, sum, launch, 0);
+  }
+  state->row_sum[0] += sum[0];
+  state->row_sum[1] += sum[1];
+  return moved;
 }
 
 /* A NaN or Inf in V must reach only the rows that see it (promise 2), and 0 * NaN is NaN. Where every
@@ -554,11 +666,12 @@ EA_DEVICE void round_probabilities(uint32_t p[TILE_N / 4], const float s[TILE_N 
 EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, const ea_item *item, int tile, uint32_t v,
                                      int tid) {
   const int thread = tid - 128, row = first_row(tid), lane = tid % 32;
-  bool found = false;
-#pragma unroll 1
+  uint32_t greatest = 0; /* of the magnitudes, as integers, of each half of a word */
+#pragma unroll 4
   for (int index = thread; index < V_BYTES / 16; index += CONSUMERS * 128) {
-    found |= any_special(ld_shared_v4(v + (uint32_t)index * 16));
+    greatest = greatest_magnitudes(greatest, ld_shared_v4(v + (uint32_t)index * 16));
   }
+  const bool found = is_special(greatest) || is_special(greatest >> 16);
   if (!bar_red_or(BARRIER_CONSUMERS, CONSUMERS * 128, found)) return;
 #pragma unroll 1
   for (int n = 0; n < TILE_N; n++) {
@@ -600,7 +713,7 @@ EA_DEVICE void finish(float o[DIM_V / 2], const ea_softmax *state, const ea_call
     const int head = item->kv_head * call.group + r % call.group;
     const int64_t token = item->token0 + item->i0 + r / call.group;
     const float sum = quad_sum(state->row_sum[h]);
-    const ea_row_end end = end_row(call, state->row_max[h], launch.scores.scale_log2, sum, head, exists);
+    const ea_row_end end = end_row(call, state->reference[h], launch.scores.scale_log2, sum, head, exists);
     if (call.lse && exists && lane % 4 == 0) {
       call.lse[token * call.lse_token_stride + head * call.lse_head_stride] = end.lse;
     }
@@ -648,91 +761,160 @@ EA_DEVICE void finish(float o[DIM_V / 2], const ea_softmax *state, const ea_call
   }
 }
 
+EA_DEVICE void rescale(float o[DIM_V / 2], const float factor[2]) {
+#pragma unroll
+  for (int e = 0; e < DIM_V / 2; e++) o[e] *= factor[e / 2 % 2];
+}
+
 EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   /* What follows from the thread's number is worked out anew at each use: the products need every register. */
   const int tid_once = read_tid();
   const auto tid = [&]() { return read_anew(tid_once); };
-  const auto turn = [&](int from_mine) { return BARRIER_TURN + (tid() / 128 - 1 + from_mine) % CONSUMERS; };
+  const int warpgroup = uniform(tid_once / 128) - 1;
+  const auto turn = [&](int from_mine) { return BARRIER_TURN + (warpgroup + from_mine) % CONSUMERS; };
   const uint32_t stages = (uint32_t)launch.scores.stages;
-  const uint32_t q = at.q + (uint32_t)((tid() / 128 - 1) * 64 * EA_HOPPER_SLICE_BYTES);
-  const bool special = launch.scores.transformed || launch.scores.k_scale != 1.0f;
+  const uint32_t q = at.q + (uint32_t)(warpgroup * 64 * EA_HOPPER_SLICE_BYTES);
+  const bool v_scaled = launch.scores.v_scale != 1.0f;
+  const bool special = launch.scores.transformed || launch.scores.k_scale != 1.0f || v_scaled;
   float o[DIM_V / 2], s[TILE_N / 2];
-  uint32_t p[TILE_N / 4];
+  uint32_t p[TILE_N / 4], p_next[TILE_N / 4];
   ea_ring ring = {0}; /* of the next K tile */
 
-  if (tid() / 128 == CONSUMERS) bar_arrive(BARRIER_TURN, 256); /* the first warpgroup begins */
+  if (warpgroup == CONSUMERS - 1) bar_arrive(BARRIER_TURN, 256); /* the first warpgroup begins */
 #pragma unroll 1
   for (uint32_t place = items_at(at), q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
     mbarrier_wait(q_full(at), q_parity);
-    if (item_at(place)->rows == 0) break;
+    if (uniform(item_at(place)->rows) == 0) break;
     ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
+    float factor[2] = {1.0f, 1.0f};
+    bool moved = false; /* O is still to be multiplied by factor */
 #pragma unroll
     for (int e = 0; e < DIM_V / 2; e++) o[e] = 0.0f;
 
-    const int first = item_at(place)->first_tile, end = item_at(place)->end_tile;
-    /* From scores to probabilities; whether the tile was masked. */
-    const auto softmax = [&](int tile, float factor[2]) {
+    const int first = uniform(item_at(place)->first_tile), end = uniform(item_at(place)->end_tile);
+    ea_key_range seen[2]; /* by the thread's rows */
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const ea_item *item = item_at(place);
+      const int i = row_query(item, first_row(tid()) + h * 8, call.group);
+      seen[h] = ea_visible_keys(&item->view, i, i + 1);
+    }
+    /* Scales, cap, temperature and mask of any tile; whether there was a mask. */
+    const auto prepare = [&](int tile) {
       const ea_item *item = item_at(place);
       const int j0 = tile * TILE_N, key0 = j0 + tid() % 4 * 2, row = first_row(tid());
       if (special) transform(s, call, launch, item, key0, row);
-      const bool masked = j0 < item->plain.first || j0 + TILE_N > item->plain.end;
-      if (masked) apply_mask(s, call, item, key0, row);
-      if (launch.scores.v_scale != 1.0f) {
-        exponentials<true>(s, &state, factor, launch, item->view.prefix - key0);
-      } else {
-        exponentials<false>(s, &state, factor, launch, 0);
-      }
+      const bool masked = uniform(j0 < item->plain.first || j0 + TILE_N > item->plain.end) != 0;
+      if (masked) apply_mask(s, call, item, seen, key0, row);
       return masked;
+    };
+    /* Then to probabilities, whatever the call asks for. */
+    const auto convert = [&](int tile, bool is_first, uint32_t(&to)[TILE_N / 4]) {
+      if (v_scaled || is_first) {
+        const bool must[2] = {true, true};
+        float shift[2], sum[2];
+        move_references(s, &state, must, shift, factor, launch);
+        if (v_scaled) {
+          exponentials<true>(to, s, shift, sum, launch, item_at(place)->view.prefix - tile * TILE_N - tid() % 4 * 2);
+        } else {
+          exponentials<false>(to, s, shift, sum, launch, 0);
+        }
+        state.row_sum[0] += sum[0];
+        state.row_sum[1] += sum[1];
+        moved = !is_first;
+      } else {
+        moved = probabilities(to, s, &state, factor, launch);
+      }
+    };
+    /* A masked tile's V is looked through before it is used. */
+    const auto settle = [&](int tile) {
+      if (moved) rescale(o, factor);
+      moved = false;
+      mbarrier_wait(v_full(at, slot_of(ring)), parity_of(ring));
+      settle_special_values(o, call, item_at(place), tile, v_tile_at(at, slot_of(ring)), tid());
+    };
+    /* Waits for the product of a tile with V. */
+    uint32_t in_flight; /* the barrier to tell of its end */
+    const auto output_done = [&]() {
+      wgmma_wait_group(0);
+      wgmma_settle(o, DIM_V / 2);
+      release(in_flight);
+    };
+    /* Up to the scores of the next tile, with the product of the one in hand under way. */
+    const auto products = [&](const uint32_t(&with)[TILE_N / 4]) {
+      const ea_ring before = {uniform(ring.position)};
+      ring = before;
+      ring_advance(&ring, stages);
+      bar_sync(turn(0), 256);
+      mbarrier_wait(k_full(at, slot_of(ring)), parity_of(ring));
+      wgmma_fence();
+      issue_scores(s, q, k_tile_at(at, slot_of(ring)));
+      if (moved) rescale(o, factor);
+      mbarrier_wait(v_full(at, slot_of(before)), parity_of(before));
+      wgmma_settle(o, DIM_V / 2);
+      wgmma_fence();
+      issue_output(o, with, v_tile_at(at, slot_of(before)));
+      in_flight = v_empty(at, slot_of(before));
+      bar_arrive(turn(1), 256);
+      wgmma_wait_group(1);
+      wgmma_settle(s, TILE_N / 2);
+      release(k_empty(at, slot_of(ring)));
     };
 
     if (first < end) {
-      float factor[2];
       mbarrier_wait(k_full(at, slot_of(ring)), parity_of(ring));
       wgmma_fence();
       issue_scores(s, q, k_tile_at(at, slot_of(ring)));
       wgmma_wait_group(0);
       wgmma_settle(s, TILE_N / 2);
       release(k_empty(at, slot_of(ring)));
-      bool masked = softmax(first, factor);
-      round_probabilities(p, s);
+      const bool first_masked = prepare(first);
+      convert(first, true, p);
+      if (first_masked) settle(first);
+      int tile = first + 1;
 #pragma unroll 1
-      for (int tile = first + 1; tile < end; tile++) {
-        const ea_ring before = ring;
-        ring_advance(&ring, stages);
-        const uint32_t v = v_tile_at(at, slot_of(before));
-        if (masked) {
-          mbarrier_wait(v_full(at, slot_of(before)), parity_of(before));
-          settle_special_values(o, call, item_at(place), tile - 1, v, tid());
+      while (tile < end) {
+        /* Tiles that all rows see whole, two at a time. */
+        const int plain_first = uniform(item_at(place)->plain.first);
+        const int plain_end = special ? 0 : uniform(item_at(place)->plain.end);
+        if (tile * TILE_N >= plain_first) {
+#pragma unroll 1
+          for (; (tile + 1 + TWO_P) * TILE_N <= plain_end; tile += 1 + TWO_P) {
+            products(p);
+            if (TWO_P) {
+              moved = probabilities(p_next, s, &state, factor, launch);
+              output_done();
+              products(p_next);
+              moved = probabilities(p, s, &state, factor, launch);
+              output_done();
+            } else {
+              output_done();
+              moved = probabilities(p, s, &state, factor, launch);
+            }
+          }
+          if (tile >= end) break;
         }
-        bar_sync(turn(0), 256);
-        mbarrier_wait(k_full(at, slot_of(ring)), parity_of(ring));
-        wgmma_settle(o, DIM_V / 2);
-        wgmma_fence();
-        issue_scores(s, q, k_tile_at(at, slot_of(ring)));
-        mbarrier_wait(v_full(at, slot_of(before)), parity_of(before));
-        issue_output(o, p, v);
-        bar_arrive(turn(1), 256);
-        wgmma_wait_group(1);
-        wgmma_settle(s, TILE_N / 2);
-        release(k_empty(at, slot_of(ring)));
-        masked = softmax(tile, factor);
-        wgmma_wait_group(0);
-        wgmma_settle(o, DIM_V / 2);
-        release(v_empty(at, slot_of(before)));
-#pragma unroll
-        for (int e = 0; e < DIM_V / 2; e++) o[e] *= factor[e / 2 % 2]; /* times 1 changes nothing */
-        round_probabilities(p, s);
+        products(p);
+        const bool masked = prepare(tile);
+        if (TWO_P) {
+          convert(tile, false, p_next);
+          output_done();
+          wgmma_refill(p, p_next, TILE_N / 4);
+        } else {
+          output_done();
+          convert(tile, false, p);
+        }
+        if (masked) settle(tile);
+        tile++;
       }
       release(q_empty(at));
-      const uint32_t v = v_tile_at(at, slot_of(ring));
+      if (moved) rescale(o, factor);
       mbarrier_wait(v_full(at, slot_of(ring)), parity_of(ring));
-      if (masked) settle_special_values(o, call, item_at(place), end - 1, v, tid());
       wgmma_settle(o, DIM_V / 2);
       wgmma_fence();
-      issue_output(o, p, v);
-      wgmma_wait_group(0);
-      wgmma_settle(o, DIM_V / 2);
-      release(v_empty(at, slot_of(ring)));
+      issue_output(o, p, v_tile_at(at, slot_of(ring)));
+      in_flight = v_empty(at, slot_of(ring));
+      output_done();
       ring_advance(&ring, stages);
     } else {
       release(q_empty(at));
@@ -763,7 +945,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     fence_mbarrier_init();
     ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */
-    none->next_round = 0;
     none->q_parity = 1;
   }
   __syncthreads();

@@ -13,6 +13,7 @@ typedef struct ea_hopper_launch {
   ea_tensor_map v;
   ea_portable_launch scores; /* scales and the like */
   const ea_schedule *order;  /* NULL: row blocks from the last to the first */
+  int32_t *taken; /* pieces of work given out beyond each block's first; NULL: there are none beyond */
   int32_t row_blocks;        /* of one K/V head, spare ones included; with an order, that has the number */
   int32_t block_tokens;
   int32_t head_chunk; /* K/V heads worked on together, whose keys and values stay in L2 */

@@ -143,6 +143,12 @@ EA_DEVICE float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
+EA_DEVICE bool quad_any(bool x) {
+  uint32_t any = x;
+  any |= __shfl_xor_sync(0xffffffffu, any, 1);
+  return (any | __shfl_xor_sync(0xffffffffu, any, 2)) != 0;
+}
+
 EA_DEVICE float capped(float s, float cap, float inv_cap) {
   /* tanh(x) = 1 - 2 / (1 + exp(2x)), absolute error of a few f32 roundings. */
   const float e = ex2_approx(s * inv_cap * (2.0f * LOG2E));
@@ -171,6 +177,14 @@ EA_DEVICE bool any_special(uint4 x) {
     found |= is_special(words[w] >> 16);
   }
   return found;
+}
+/* The greater of `so_far` and eight elements' magnitudes, as integers, apart for the halves of words: special where one
+ * of them is. */
+EA_DEVICE uint32_t greatest_magnitudes(uint32_t so_far, uint4 x) {
+  const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (int w = 0; w < 4; w++) so_far = __vmaxu2(so_far, words[w] & 0x7fff7fffu);
+  return so_far;
 }
 /* Zeros in their place. */
 EA_DEVICE uint4 without_special(uint4 x) {

@@ -179,6 +179,12 @@ EA_DEVICE float ex2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+/* The greater, NaN where either is. */
+EA_DEVICE float max_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
 /* Two f32 to a pair of 16-bit floats, round to nearest even; lo in the low half. */
 EA_DEVICE uint32_t cvt_bf16x2(float lo, float hi) {
   uint32_t r;

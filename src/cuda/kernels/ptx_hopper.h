@@ -45,6 +45,16 @@ EA_DEVICE void fence_proxy_async_shared(void) {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* True in one lane of a whole warp. */
+EA_DEVICE bool elect_one(void) {
+  uint32_t elected;
+  asm volatile("{.reg .pred p;\n"
+               "elect.sync _|p, 0xffffffff;\n"
+               "selp.u32 %0, 1, 0, p;}"
+               : "=r"(elected));
+  return elected != 0;
+}
+
 /* ---- groups of cp.async --------------------------------------------------------------- */
 
 EA_DEVICE void cp_async_commit_group(void) {
@@ -95,6 +105,12 @@ EA_DEVICE void wgmma_commit_group(void) {
 EA_DEVICE void wgmma_settle(float *d, int n) {
 #pragma unroll
   for (int i = 0; i < n; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/* A copy that stays behind the wait for the products that read `to`. */
+EA_DEVICE void wgmma_refill(uint32_t *to, const uint32_t *from, int n) {
+#pragma unroll
+  for (int i = 0; i < n; i++) asm volatile("mov.b32 %0, %1;" : "=r"(to[i]) : "r"(from[i]) : "memory");
 }
 
 /* A matrix in shared memory under the 128-byte swizzle: rows of 64 16-bit elements, eight rows

@@ -162,6 +162,13 @@ static inline int __syncthreads_or(int value) {
 static inline uint32_t atomicOr(uint32_t *to, uint32_t value) {
   return __atomic_fetch_or(to, value, __ATOMIC_SEQ_CST);
 }
+static inline uint32_t __vmaxu2(uint32_t a, uint32_t b) {
+  const uint32_t low = (a & 0xffffu) > (b & 0xffffu) ? a : b, high = a >> 16 > b >> 16 ? a : b;
+  return (low & 0xffffu) | (high & 0xffff0000u);
+}
+static inline int32_t atomicAdd(int32_t *to, int32_t value) {
+  return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);
+}
 static inline uint32_t atomicAdd(uint32_t *to, uint32_t value) {
   return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);
 }

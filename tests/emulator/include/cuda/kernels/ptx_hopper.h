@@ -24,6 +24,10 @@ EA_DEVICE void fence_proxy_async_shared(void) {
   emu_fence_proxy_async();
 }
 
+EA_DEVICE bool elect_one(void) {
+  return threadIdx.x % 32 == 0;
+}
+
 EA_DEVICE void cp_async_commit_group(void) {
   emu_cp_async_commit();
 }
@@ -48,6 +52,9 @@ EA_DEVICE void wgmma_commit_group(void) {
 #define wgmma_wait_group(newest) emu_wgmma_wait(newest)
 EA_DEVICE void wgmma_settle(float *d, int n) {
   (void)d, (void)n;
+}
+EA_DEVICE void wgmma_refill(uint32_t *to, const uint32_t *from, int n) {
+  for (int i = 0; i < n; i++) to[i] = from[i];
 }
 
 EA_DEVICE uint64_t wgmma_descriptor(uint32_t address, uint32_t leading) {
