@@ -5,6 +5,7 @@
 
 #include "common/error.h"
 #include "cuda/kernels/hopper.h"
+#include "plan/hopper_wide.h"
 #include "plan/portable.h"
 
 /* What the driver takes: grids of this many blocks in x and y. */
@@ -128,6 +129,23 @@ static ea_status encode_map(const ea_cuda_device *device, const char *name, cons
                          name);
 }
 
+/* A [tokens, heads, dim] tensor in boxes of rows x slices of one head, slice by slice: units of the kernels for wide
+ * heads. dim is a multiple of 64. */
+static ea_status encode_units(const ea_cuda_device *device, const char *name, const ea_call *call,
+                              const ea_strided *tensor, int32_t dim, int32_t rows, int32_t slices, ea_tensor_map *map) {
+  const uint64_t dims[] = {EA_HOPPER_SLICE, (uint64_t)call->num_tokens, (uint64_t)ea_hopper_slices(dim),
+                           (uint64_t)call->num_kv_heads};
+  const uint64_t strides[] = {(uint64_t)tensor->token_stride * 2, EA_HOPPER_SLICE_BYTES,
+                              (uint64_t)tensor->head_stride * 2};
+  const uint32_t box[] = {EA_HOPPER_SLICE, (uint32_t)rows, (uint32_t)slices, 1}, steps[] = {1, 1, 1, 1};
+  const int type = call->dtype == EA_BF16 ? EA_CU_TENSOR_MAP_BFLOAT16 : EA_CU_TENSOR_MAP_FLOAT16;
+  return ea_driver_check(&device->driver,
+                         device->driver.tensor_map_encode_tiled(map, type, 4, (void *)(uintptr_t)tensor->data, dims,
+                                                                strides, box, steps, 0, EA_CU_TENSOR_MAP_SWIZZLE_128B,
+                                                                EA_CU_TENSOR_MAP_L2_PROMOTION_128B, 0),
+                         name);
+}
+
 /* What TMA asks of strides beside their alignment (CUDA driver API, cuTensorMapEncodeTiled). Other rows are
  * read by plain loads. */
 static bool tma_can_step(const ea_strided *tensor) {
@@ -184,10 +202,20 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
     status = encode_map(device, "q", call, &call->q, call->head_dim, call->num_q_heads, call->group, block_tokens,
                         &launch.q);
   }
-  if (!status && launch.scores.kv_aligned) {
+  const bool wide = info->tile_m == EA_WIDE_M;
+  launch.wide_boxes = wide && launch.scores.kv_aligned && call->head_dim % EA_HOPPER_SLICE == 0 &&
+                      call->head_dim_v % EA_HOPPER_SLICE == 0;
+  if (!status && launch.wide_boxes) {
+    status = encode_units(device, "k", call, &call->k, call->head_dim, EA_WIDE_N, EA_WIDE_UNIT_SLICES, &launch.k);
+  }
+  if (!status && launch.wide_boxes) {
+    status = encode_units(device, "v", call, &call->v, call->head_dim_v, EA_WIDE_V_KEYS,
+                          EA_WIDE_V_COLUMNS / EA_HOPPER_SLICE, &launch.v);
+  }
+  if (!status && !wide && launch.scores.kv_aligned) {
     status = encode_map(device, "k", call, &call->k, call->head_dim, call->num_kv_heads, 1, info->tile_n, &launch.k);
   }
-  if (!status && launch.scores.kv_aligned) {
+  if (!status && !wide && launch.scores.kv_aligned) {
     status = encode_map(device, "v", call, &call->v, call->head_dim_v, call->num_kv_heads, 1, info->tile_n, &launch.v);
   }
   if (status) return status;

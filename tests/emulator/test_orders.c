@@ -32,8 +32,8 @@ static void choose_order(int order) {
 static const int32_t portable_dims[][2] = {{64, 64},   {40, 16},   {128, 128}, {192, 128}, {256, 256},
                                            {320, 256}, {512, 512}, {576, 512}, {576, 576}};
 static const int32_t small_dims[][2] = {{64, 64}, {120, 120}, {256, 200}, {576, 512}};
-static const int32_t hopper_dims[][2] = {{64, 64},   {40, 16},   {96, 96},   {128, 128},
-                                         {192, 128}, {192, 192}, {200, 200}, {256, 256}};
+static const int32_t hopper_dims[][2] = {{64, 64},   {40, 16},   {96, 96},   {128, 128}, {192, 128}, {192, 192},
+                                         {200, 200}, {256, 256}, {512, 512}, {320, 512}, {500, 300}};
 
 static ea_gen_options options_of(const int32_t *dims, uint64_t seed) {
   ea_gen_options options = EA_GEN_OPTIONS_INIT;

@@ -1,0 +1,75 @@
+/* The Hopper kernels for head dimensions above 256: their shapes and their shared memory, for the planner,
+ * the launch, the kernel and the tests. What is common with the narrower ones is in plan/hopper.h.
+ *
+ * A block has 64 query rows, one producer warpgroup and two consumer warpgroups, which own half of the
+ * output's columns each. Keys go in pairs of tiles of 64, one for the scores of each consumer. A consumer
+ * has a ring of units of its own: of K 64 keys x 64 columns (a slice), of V 16 keys x 256 columns. */
+#ifndef EA_PLAN_HOPPER_WIDE_H
+#define EA_PLAN_HOPPER_WIDE_H
+
+#include <stdint.h>
+
+#include "common/hd.h"
+#include "plan/hopper.h"
+
+/*  name      D   Dv  registers of a consumer thread, of a producer thread */
+/* clang-format off: a line a shape, which the build reads */
+#define EA_WIDE_SHAPES(X)                                                                                              \
+  X(d512, 512, 512, 224, 56)
+/* clang-format on */
+
+#define EA_WIDE_CONSTANTS(name, d, dv, consumer_registers, producer_registers)                                         \
+  enum {                                                                                                               \
+    EA_WIDE_##name##_DIM = (d),                                                                                        \
+    EA_WIDE_##name##_DIM_V = (dv),                                                                                     \
+    EA_WIDE_##name##_CONSUMER_REGISTERS = (consumer_registers),                                                        \
+    EA_WIDE_##name##_PRODUCER_REGISTERS = (producer_registers)                                                         \
+  };
+EA_WIDE_SHAPES(EA_WIDE_CONSTANTS)
+
+typedef struct ea_wide_shape {
+  const char *name;
+  int32_t dim, dim_v;
+} ea_wide_shape;
+
+#define EA_WIDE_M 64
+#define EA_WIDE_N 64   /* keys a tile */
+#define EA_WIDE_PAIR 2 /* tiles */
+#define EA_WIDE_THREADS 384
+
+/* Slices of 64 keys x 64 columns that a unit has the bytes of: 1 or 2. */
+#ifndef EA_WIDE_UNIT_SLICES
+#define EA_WIDE_UNIT_SLICES 1
+#endif
+#define EA_WIDE_UNIT_BYTES (EA_WIDE_UNIT_SLICES * EA_WIDE_N * EA_HOPPER_SLICE_BYTES)
+#define EA_WIDE_V_KEYS (16 * EA_WIDE_UNIT_SLICES) /* of a unit of V, x 256 columns */
+#define EA_WIDE_V_COLUMNS 256
+#define EA_WIDE_STAGE_SLOTS (2 / EA_WIDE_UNIT_SLICES) /* a stage: 16 KiB for each consumer */
+#define EA_WIDE_MAX_STAGES 8
+#define EA_WIDE_MAX_SLOTS (EA_WIDE_MAX_STAGES * EA_WIDE_STAGE_SLOTS)
+#define EA_WIDE_P_BYTES (EA_WIDE_M * EA_WIDE_N * 2)
+
+/* Offsets in bytes from the start of a block's dynamic shared memory (1024-byte aligned). */
+typedef struct ea_wide_smem {
+  int32_t q;        /* 64 x D */
+  int32_t p;        /* probabilities on their way to the other consumer: two of each consumer's */
+  int32_t barriers; /* pairs (full, empty) of Q and of the rings' slots; one each for the maxima and P of a consumer */
+  int32_t maxima;   /* f32, two rounds of each consumer's 64 rows */
+  int32_t items;
+  int32_t ring; /* the two consumers' rings */
+  int32_t total;
+} ea_wide_smem;
+
+EA_HD ea_wide_smem ea_wide_smem_layout(ea_wide_shape shape, int32_t stages) {
+  ea_wide_smem s;
+  s.q = 0;
+  s.p = EA_WIDE_M * ea_hopper_slices(shape.dim) * EA_HOPPER_SLICE_BYTES;
+  s.barriers = s.p + 2 * 2 * EA_WIDE_P_BYTES;
+  s.maxima = s.barriers + ((3 + 2 * EA_WIDE_MAX_SLOTS) * 16 + 127) / 128 * 128;
+  s.items = s.maxima + 2 * 2 * EA_WIDE_M * 4;
+  s.ring = (s.items + EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES + 1023) / 1024 * 1024;
+  s.total = s.ring + 2 * stages * EA_WIDE_STAGE_SLOTS * EA_WIDE_UNIT_BYTES;
+  return s;
+}
+
+#endif
