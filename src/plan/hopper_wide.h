@@ -12,16 +12,16 @@
 #include "common/hd.h"
 #include "plan/hopper.h"
 
-/*  name      D   Dv  registers of a consumer thread, of a producer thread */
-/* clang-format off: a line a shape, which the build reads */
+/*  name      D   Dv  latent: values are in the keys; registers of a consumer thread, of a producer thread */
 #define EA_WIDE_SHAPES(X)                                                                                              \
-  X(d512, 512, 512, 224, 56)
-/* clang-format on */
+  X(d512, 512, 512, 0, 224, 56)                                                                                        \
+  X(d576x512, 576, 512, 1, 224, 56)
 
-#define EA_WIDE_CONSTANTS(name, d, dv, consumer_registers, producer_registers)                                         \
+#define EA_WIDE_CONSTANTS(name, d, dv, latent, consumer_registers, producer_registers)                                 \
   enum {                                                                                                               \
     EA_WIDE_##name##_DIM = (d),                                                                                        \
     EA_WIDE_##name##_DIM_V = (dv),                                                                                     \
+    EA_WIDE_##name##_LATENT = (latent),                                                                                \
     EA_WIDE_##name##_CONSUMER_REGISTERS = (consumer_registers),                                                        \
     EA_WIDE_##name##_PRODUCER_REGISTERS = (producer_registers)                                                         \
   };
@@ -30,6 +30,7 @@ EA_WIDE_SHAPES(EA_WIDE_CONSTANTS)
 typedef struct ea_wide_shape {
   const char *name;
   int32_t dim, dim_v;
+  int32_t latent; /* V is K's first columns */
 } ea_wide_shape;
 
 #define EA_WIDE_M 64
@@ -49,10 +50,16 @@ typedef struct ea_wide_shape {
 #define EA_WIDE_MAX_SLOTS (EA_WIDE_MAX_STAGES * EA_WIDE_STAGE_SLOTS)
 #define EA_WIDE_P_BYTES (EA_WIDE_M * EA_WIDE_N * 2)
 
+/* Units of a consumer's ring. Latent: one tile, of which all but the last slice are also values; that one's
+ * place takes the probabilities when the scores are done. */
+EA_HD int32_t ea_wide_slots(ea_wide_shape shape, int32_t stages) {
+  return stages * (shape.latent ? ea_hopper_slices(shape.dim) : EA_WIDE_STAGE_SLOTS);
+}
+
 /* Offsets in bytes from the start of a block's dynamic shared memory (1024-byte aligned). */
 typedef struct ea_wide_smem {
   int32_t q;        /* 64 x D */
-  int32_t p;        /* probabilities on their way to the other consumer: two of each consumer's */
+  int32_t p;        /* probabilities on their way to the other consumer: two of each consumer's (latent: none) */
   int32_t barriers; /* pairs (full, empty) of Q and of the rings' slots; one each for the maxima and P of a consumer */
   int32_t maxima;   /* f32, two rounds of each consumer's 64 rows */
   int32_t items;
@@ -64,11 +71,11 @@ EA_HD ea_wide_smem ea_wide_smem_layout(ea_wide_shape shape, int32_t stages) {
   ea_wide_smem s;
   s.q = 0;
   s.p = EA_WIDE_M * ea_hopper_slices(shape.dim) * EA_HOPPER_SLICE_BYTES;
-  s.barriers = s.p + 2 * 2 * EA_WIDE_P_BYTES;
+  s.barriers = s.p + (shape.latent ? 0 : 2 * 2 * EA_WIDE_P_BYTES);
   s.maxima = s.barriers + ((3 + 2 * EA_WIDE_MAX_SLOTS) * 16 + 127) / 128 * 128;
   s.items = s.maxima + 2 * 2 * EA_WIDE_M * 4;
   s.ring = (s.items + EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES + 1023) / 1024 * 1024;
-  s.total = s.ring + 2 * stages * EA_WIDE_STAGE_SLOTS * EA_WIDE_UNIT_BYTES;
+  s.total = s.ring + 2 * ea_wide_slots(shape, stages) * EA_WIDE_UNIT_BYTES;
   return s;
 }
 

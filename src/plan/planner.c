@@ -136,12 +136,13 @@ const ea_hopper_shape *ea_hopper_find_shape(const ea_problem *problem) {
   return NULL;
 }
 
-#define WIDE_ENTRY(name, d, dv, consumer_registers, producer_registers) {#name, d, dv},
+#define WIDE_ENTRY(name, d, dv, latent, consumer_registers, producer_registers) {#name, d, dv, latent},
 static const ea_wide_shape wide_shapes[] = {EA_WIDE_SHAPES(WIDE_ENTRY)};
 #define WIDE_COUNT ((int32_t)(sizeof wide_shapes / sizeof wide_shapes[0]))
 
 static const ea_wide_shape *find_wide_shape(const ea_problem *problem) {
   for (int32_t i = 0; i < WIDE_COUNT; i++) {
+    if (wide_shapes[i].latent && !problem->shared_kv) continue;
     if (wide_shapes[i].dim >= problem->head_dim && wide_shapes[i].dim_v >= problem->head_dim_v) return &wide_shapes[i];
   }
   return NULL;
@@ -157,7 +158,9 @@ static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, in
                    ea_dtype_name(problem->dtype));
   }
   if (tile_m == 0) {
-    return ea_fail(EA_ERR_UNSUPPORTED, "head_dim: found %d with head_dim_v %d and family hopper, allowed up to 512",
+    return ea_fail(EA_ERR_UNSUPPORTED,
+                   "head_dim: found %d with head_dim_v %d and family hopper, allowed up to 512, or "
+                   "576 with values of up to 512 inside the keys",
                    problem->head_dim, problem->head_dim_v);
   }
   const int32_t group = problem->num_q_heads / problem->num_kv_heads;
@@ -178,6 +181,7 @@ static ea_status plan_wide(const ea_arch *arch, const ea_problem *problem, int32
   const int32_t stage_bytes = ea_wide_smem_layout(*shape, 1).total - fixed_bytes;
   int32_t max_stages = (int32_t)((limit - fixed_bytes) / stage_bytes);
   if (max_stages > EA_WIDE_MAX_STAGES) max_stages = EA_WIDE_MAX_STAGES;
+  if (shape->latent) max_stages = 1; /* the schedule is made for one tile of each consumer */
   status = set_depth(arch, asked, max_stages, max_stages, fixed_bytes, stage_bytes, info);
   if (status) return status;
   info->family = EA_FAMILY_HOPPER;
@@ -189,7 +193,7 @@ static ea_status plan_wide(const ea_arch *arch, const ea_problem *problem, int32
   snprintf(info->reason, sizeof info->reason,
            "Q and bookkeeping take %d bytes and a stage (%d units of %d bytes for each of two consumers) %d; %d "
            "stage%s: %s; one block fills a multiprocessor",
-           fixed_bytes, EA_WIDE_STAGE_SLOTS, EA_WIDE_UNIT_BYTES, stage_bytes, info->stages,
+           fixed_bytes, ea_wide_slots(*shape, 1), EA_WIDE_UNIT_BYTES, stage_bytes, info->stages,
            info->stages == 1 ? "" : "s", asked > 0 ? "as asked" : "the deepest that fits");
   return EA_OK;
 }

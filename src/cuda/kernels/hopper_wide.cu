@@ -39,6 +39,7 @@
 
 #define DIM EA_SHAPE_CONSTANT(_DIM)
 #define DIM_V EA_SHAPE_CONSTANT(_DIM_V)
+#define LATENT EA_SHAPE_CONSTANT(_LATENT)
 #define CONSUMER_REGISTERS EA_SHAPE_CONSTANT(_CONSUMER_REGISTERS)
 #define PRODUCER_REGISTERS EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS)
 #define TILE_M EA_WIDE_M
@@ -64,6 +65,11 @@
 #define GATHER_LAG 4
 #endif
 
+/* Columns of a product P V where values are in the keys: 64, 128 or 256. */
+#ifndef LATENT_N
+#define LATENT_N 128
+#endif
+
 #define SLICES ((DIM + EA_HOPPER_SLICE - 1) / EA_HOPPER_SLICE)
 #define SLICE_BYTES (TILE_N * EA_HOPPER_SLICE_BYTES)
 #define UNIT_BYTES EA_WIDE_UNIT_BYTES
@@ -71,7 +77,9 @@
 #define V_UNITS (TILE_N / EA_WIDE_V_KEYS)      /* of a consumer's columns of a tile */
 #define V_SLICES (COLUMNS / EA_HOPPER_SLICE)
 #define V_SLICE_BYTES (EA_WIDE_V_KEYS * EA_HOPPER_SLICE_BYTES)
-#define FEEDERS 64 /* threads of the producer that fill a ring */
+#define LATENT_SLICES (LATENT_N / EA_HOPPER_SLICE)
+#define P_SLOT (SLICES - 1) /* latent: the last slice's place, which is no value */
+#define FEEDERS 64          /* threads of the producer that fill a ring */
 #define FEEDER_ROWS (TILE_N / (FEEDERS / 8))
 #define UNIT_V_ROWS (EA_WIDE_V_KEYS / (FEEDERS / 8)) /* a feeder's rows of a unit of V */
 
@@ -85,11 +93,12 @@
 #define BARRIER_CONSUMER 3 /* of the first, and of the second after it */
 
 static_assert(DIM_V == 2 * COLUMNS && SLICES % EA_WIDE_UNIT_SLICES == 0, "what units are cut for");
+static_assert(!LATENT || EA_WIDE_UNIT_SLICES == 1, "a slice a unit");
 static_assert(RELEASE_LAG < EA_WIDE_STAGE_SLOTS || RELEASE_LAG < 4, "a ring of one stage goes round");
 static_assert(GATHER_LAG >= 1 && GATHER_LAG <= 6, "announce_oldest");
 
 EA_DEVICE ea_wide_shape shape_constants(void) {
-  const ea_wide_shape shape = {0, DIM, DIM_V};
+  const ea_wide_shape shape = {0, DIM, DIM_V, LATENT};
   return shape;
 }
 
@@ -184,9 +193,17 @@ EA_DEVICE void ring_advance(ea_ring *ring) {
   if (ring->position / 2 == ring->slots) ring->position = parity_of(*ring) ^ 1;
 }
 EA_DEVICE ea_ring ring_of(ea_places at, const ea_hopper_launch &launch, uint32_t side) {
-  const uint32_t slots = (uint32_t)launch.scores.stages * EA_WIDE_STAGE_SLOTS;
+  const uint32_t slots =
+      LATENT ? SLICES : (uint32_t)ea_wide_slots(shape_constants(), launch.scores.stages); /* a constant, for latent */
   const ea_ring ring = {slots_at(at, side), ring_at(at, side, slots), slots, 0};
   return ring;
+}
+
+/* Which slice a unit of K begins with. Latent: first those that are values of this consumer's columns, which are
+ * free again first. */
+EA_DEVICE int slice_of(int unit, int side) {
+  if (!LATENT) return unit * EA_WIDE_UNIT_SLICES;
+  return unit < 2 * V_SLICES ? (unit + side * V_SLICES) % (2 * V_SLICES) : unit;
 }
 
 /* ---- the producer ---------------------------------------------------------------------------- */
@@ -335,7 +352,7 @@ EA_DEVICE void gather_k(const ea_call &call, const ea_hopper_launch &launch, uin
     wait_empty(feed);
 #pragma unroll
     for (int n = 0; n < EA_WIDE_UNIT_SLICES; n++) {
-      const int column = (unit * EA_WIDE_UNIT_SLICES + n) * EA_HOPPER_SLICE + column0;
+      const int column = (slice_of(unit, tid / FEEDERS) + n) * EA_HOPPER_SLICE + column0;
       const uint32_t slice = ring_unit(feed->ring) + (uint32_t)(n * SLICE_BYTES);
 #pragma unroll
       for (int i = 0; i < FEEDER_ROWS; i++) {
@@ -378,7 +395,8 @@ EA_DEVICE void gather_any(const ea_call &call, const ea_hopper_launch &launch, u
     for (int index = tid % FEEDERS; index < UNIT_BYTES / 16; index += FEEDERS) {
       const int row = index / chunks, at = index % chunks;
       const int key = tile * TILE_N + (of_v ? unit * EA_WIDE_V_KEYS : 0) + row;
-      const int chunk = at + (of_v ? tid / FEEDERS * (COLUMNS / CHUNK) : unit * chunks);
+      const int side = tid / FEEDERS;
+      const int chunk = at + (of_v ? side * (COLUMNS / CHUNK) : slice_of(unit, side) * (EA_HOPPER_SLICE / CHUNK));
       const uint32_t to =
           ring_unit(feed->ring) + (uint32_t)(at / 8 * keys * 128 + row * 128 + ((at % 8) ^ (row & 7)) * 16);
       const char *source = key_row(call, launch, place, key, of_v);
@@ -426,17 +444,15 @@ EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) 
  * FEEDERS arrivals, as a gathered unit brings them. */
 EA_DEVICE void load_tile(const ea_hopper_launch &launch, int kv_head, int token, int side, ea_ring ring, bool of_v) {
   const ea_tensor_map *map = of_v ? &launch.v : &launch.k;
-  const int units = of_v ? V_UNITS : K_UNITS, token_step = of_v ? EA_WIDE_V_KEYS : 0;
-  const int slice_step = of_v ? 0 : EA_WIDE_UNIT_SLICES;
-  int slice = of_v ? side * V_SLICES : 0;
+  const int units = of_v ? V_UNITS : K_UNITS;
 #pragma unroll 1
   for (int unit = 0; unit < units; unit++) {
+    const int slice = of_v ? side * V_SLICES : slice_of(unit, side);
     mbarrier_wait(ring_empty(ring), parity_of(ring) ^ 1);
     mbarrier_arrive_expect_tx(ring_full(ring), UNIT_BYTES);
     mbarrier_arrive_many(ring_full(ring), FEEDERS - 1);
     tma_load_4d(ring_unit(ring), map, ring_full(ring), 0, token, slice, kv_head);
-    token += token_step;
-    slice += slice_step;
+    if (of_v) token += EA_WIDE_V_KEYS;
     ring_advance(&ring);
   }
 }
@@ -523,7 +539,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
       /* Once TMA reads, it reads to the item's end: a thread that only watches it must not wait for slots again. */
       const bool gathers = pair * PAIR_KEYS < item_at(place)->view.prefix || !launch.wide_boxes;
 #pragma unroll 1
-      for (int part = 0; part < 3; part++) { /* own K of the next pair, own V, other V */
+      for (int part = 0; part < (LATENT ? 1 : 3); part++) { /* own K of the next pair, own V, other V */
         if (part == 0 ? pair + 1 == item_at(place)->end_pair : pair < item_at(place)->first_pair) continue;
         const int tile = (pair + (part == 0)) * EA_WIDE_PAIR + (part == 2 ? 1 - side : side);
         feed_tile(call, launch, place, tid(), tile, gathers, &feed, part != 0);
@@ -612,18 +628,24 @@ typedef struct ea_softmax {
 } ea_softmax;
 
 /* Two numbers of a thread's rows for the other consumer, and what that has for them. */
-EA_DEVICE void tell(ea_places at, uint32_t side, uint32_t round, int tid, const float x[2]) {
-  if (tid % 4 == 0) {
+EA_DEVICE void put_rows(ea_places at, uint32_t side, uint32_t round, int tid, const float x[2]) {
+  if (tid % 4 != 0) return;
 #pragma unroll
-    for (int h = 0; h < 2; h++)
-      st_shared_f32(maxima_at(at, side, round) + (uint32_t)(first_row(tid) + h * 8) * 4, x[h]);
+  for (int h = 0; h < 2; h++) {
+    st_shared_f32(maxima_at(at, side, round) + (uint32_t)(first_row(tid) + h * 8) * 4, x[h]);
   }
+}
+EA_DEVICE void get_rows(ea_places at, uint32_t side, uint32_t round, int tid, float x[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) x[h] = ld_shared_f32(maxima_at(at, side, round) + (uint32_t)(first_row(tid) + h * 8) * 4);
+}
+EA_DEVICE void tell(ea_places at, uint32_t side, uint32_t round, int tid, const float x[2]) {
+  put_rows(at, side, round, tid, x);
   release(maxima_full(at, side));
 }
 EA_DEVICE void hear(ea_places at, uint32_t side, uint32_t round, int tid, float x[2]) {
   mbarrier_wait(maxima_full(at, side), round);
-#pragma unroll
-  for (int h = 0; h < 2; h++) x[h] = ld_shared_f32(maxima_at(at, side, round) + (uint32_t)(first_row(tid) + h * 8) * 4);
+  get_rows(at, side, round, tid, x);
 }
 
 EA_DEVICE void find_maxima(const float s[TILE_N / 2], float maxima[2]) {
@@ -677,9 +699,9 @@ EA_DEVICE void round_probabilities(uint32_t p[TILE_N / 4], const float s[TILE_N 
 }
 
 /* P for the other consumer: 64 x 64 under the 128-byte swizzle. */
-EA_DEVICE void give_probabilities(ea_places at, uint32_t side, uint32_t round, int tid, const uint32_t p[TILE_N / 4]) {
+EA_DEVICE void give_probabilities(ea_places at, uint32_t side, uint32_t buffer, int tid, const uint32_t p[TILE_N / 4]) {
   const int row = tid % 128 / 32 * 16 + tid % 16;
-  const uint32_t to = p_at(at, side, round) + (uint32_t)row * 128;
+  const uint32_t to = buffer + (uint32_t)row * 128;
 #pragma unroll
   for (int step = 0; step < TILE_N / 16; step++) {
     stmatrix_x4(to + (uint32_t)((step * 2 + tid % 32 / 16) ^ (row & 7)) * 16, p + step * 4);
@@ -726,12 +748,12 @@ EA_DEVICE uint32_t load_pair(const char *row, int column, int dim, ea_element el
   return pair;
 }
 
-/* Those of a masked tile, read once more, to the rows that see them. */
+/* Those of keys [first, end), read once more, to the rows that see them. */
 EA_DEVICE void add_special(float o[COLUMNS / 2], const ea_call &call, const ea_hopper_launch &launch, uint32_t place,
-                           int tile, int tid) {
+                           int first, int end, int tid) {
   const int row = first_row(tid), column0 = (tid / 128 - 1) * COLUMNS + tid % 4 * 2;
 #pragma unroll 1
-  for (int key = tile * TILE_N; key < (tile + 1) * TILE_N; key++) {
+  for (int key = first; key < end; key++) {
     const ea_item *item = item_at(place);
     const char *source = key_row(call, launch, place, key, true);
     if (source == 0) continue;
@@ -813,6 +835,7 @@ EA_DEVICE void finish(float o[COLUMNS / 2], const ea_softmax *state, const float
   }
 }
 
+/* Values apart from the keys. */
 EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   /* What follows from the thread's number is worked out anew at each use: the products need every register. */
   const int tid_once = read_tid();
@@ -930,11 +953,13 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
         exponentials<false>(s, &state, maxima, factor, launch, 0);
       }
       round_probabilities(p, s);
-      give_probabilities(at, side(), given, tid(), p);
+      give_probabilities(at, side(), p_at(at, side(), given), tid(), p);
     };
     const auto settle_special_values = [&](int pair, bool of_own, bool of_other) {
-      if (of_own) add_special(o, call, launch, place, own_tile(pair), tid());
-      if (of_other) add_special(o, call, launch, place, other_tile(pair), tid());
+      const int pair0 = pair * PAIR_KEYS, middle = pair0 + TILE_N;
+      const bool of_first = side() == 0 ? of_own : of_other, of_second = side() == 0 ? of_other : of_own;
+      if (!of_first && !of_second) return;
+      add_special(o, call, launch, place, of_first ? pair0 : middle, of_second ? pair0 + PAIR_KEYS : middle, tid());
     };
 
     if (first < end_pair) {
@@ -1000,6 +1025,164 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
   }
 }
 
+/* Values in the keys. A tile of each consumer's is in shared memory, whose slices the next one's follow as they are
+ * released; the consumers take turns with their tiles, one's loads behind the other's products. Consumer, its tile t:
+ *
+ *   P and reference of the other's tile before: rescale O; O += P(other) V(other), P from shared memory; its slices
+ *   that are values of this consumer's columns, and the place of its P, are released
+ *   S = Q K(t); mask; maximum, reference, exp2, sum; P in 16 bits, to the last slice's place for the other
+ *   O += P V(t), P from registers; the slices that are values of this consumer's columns are released
+ *
+ * The second consumer's tile before that is the first one's tile of the same pair, so references follow the tiles'
+ * order. */
+EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
+  const int tid_once = read_tid();
+  const auto tid = [&]() { return read_anew(tid_once); };
+  const uint32_t side =
+      (uint32_t)__shfl_sync(0xffffffffu, tid_once / 128 - 1, 0); /* the compiler sees one for a warp */
+  const bool special = launch.scores.transformed || launch.scores.k_scale != 1.0f;
+  const uint32_t own = ring_at(at, side, SLICES), other = ring_at(at, 1 - side, SLICES);
+  float o[COLUMNS / 2], s[TILE_N / 2];
+  uint32_t p[TILE_N / 4];
+  uint32_t own_parity = 0, other_parity = 0, told = 0; /* of the tiles' rounds, of the sums' */
+
+  const auto full = [&](uint32_t of, int slot) { return slots_at(at, of) + (uint32_t)slot * 16; };
+  const auto empty = [&](uint32_t of, int slot) { return full(of, slot) + 8; };
+  const auto issue_scores = [&]() {
+#pragma unroll
+    for (int unit = 0; unit < K_UNITS; unit++) {
+      /* The slices' order differs between the consumers, by addresses alone. */
+      const uint32_t slice = unit < 2 * V_SLICES ? ((uint32_t)unit + side * V_SLICES) % (2 * V_SLICES) : (uint32_t)unit;
+      mbarrier_wait(full(side, unit), own_parity);
+      if (unit == 0) wgmma_fence();
+      const uint64_t k = wgmma_descriptor(own + (uint32_t)unit * UNIT_BYTES, 0);
+      const uint64_t q = wgmma_descriptor((uint32_t)read_anew((int)at.q) + slice * SLICE_BYTES, 0);
+#pragma unroll
+      for (int step = 0; step < 4; step++) {
+        EA_PRODUCT(TILE_N, ss, EA_TYPE)
+        (s, wgmma_advance(q, (uint32_t)step * 32), wgmma_advance(k, (uint32_t)step * 32), unit + step > 0);
+      }
+    }
+    wgmma_commit_group();
+  };
+  /* O += P V of a tile whose slices for this consumer's columns begin at slot `first` of a ring; releases them. */
+  const auto output = [&](auto product, uint32_t of, uint32_t units, int first, bool masked) {
+    bool found = false;
+#pragma unroll
+    for (int group = 0; group < COLUMNS / LATENT_N; group++) {
+      const uint32_t v = units + (uint32_t)(first + group * LATENT_SLICES) * UNIT_BYTES;
+      if (masked) {
+#pragma unroll 1
+        for (int n = 0; n < LATENT_SLICES; n++) found |= clear_special(v + (uint32_t)n * UNIT_BYTES, side, tid());
+      }
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < TILE_N / 16; step++) {
+        product(o + group * (LATENT_N / 2), step,
+                wgmma_advance(wgmma_descriptor(v, UNIT_BYTES), (uint32_t)step * 2048));
+      }
+      wgmma_commit_group();
+      if (group > 0) {
+        wgmma_wait_group(1);
+#pragma unroll
+        for (int n = 0; n < LATENT_SLICES; n++) release(empty(of, first + (group - 1) * LATENT_SLICES + n));
+      }
+    }
+    wgmma_wait_group(0);
+    wgmma_settle(o, COLUMNS / 2);
+#pragma unroll
+    for (int n = 0; n < LATENT_SLICES; n++) release(empty(of, first + V_SLICES - LATENT_SLICES + n));
+    return found;
+  };
+  const auto own_product = [&](float *d, int step, uint64_t v) {
+    EA_PRODUCT(LATENT_N, rs, EA_TYPE)(d, p + step * 4, v, 1);
+  };
+  const auto other_product = [&](float *d, int step, uint64_t v) {
+    EA_PRODUCT(LATENT_N, st, EA_TYPE)
+    (d, wgmma_advance(wgmma_descriptor(other + P_SLOT * UNIT_BYTES, 0), (uint32_t)step * 32), v, 1);
+  };
+  const auto rescale = [&](const float factor[2]) {
+    if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) {
+#pragma unroll
+      for (int e = 0; e < COLUMNS / 2; e++) o[e] *= factor[e / 2 % 2];
+    }
+    wgmma_settle(o, COLUMNS / 2);
+  };
+
+#pragma unroll 1
+  for (uint32_t place = items_at(at), q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
+    mbarrier_wait(q_full(at), q_parity);
+    if (item_at(place)->rows == 0) break;
+    ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
+    float others[2] = {0.0f, 0.0f}; /* the other consumer's sums */
+#pragma unroll
+    for (int e = 0; e < COLUMNS / 2; e++) o[e] = 0.0f;
+    const int first = item_at(place)->first_pair, end_pair = item_at(place)->end_pair;
+    if (first >= end_pair) release(q_empty(at));
+    const int rounds = first < end_pair ? end_pair + 1 - (int)side : first; /* the first consumer comes once more */
+#pragma unroll 1
+    for (int pair = first; pair < rounds; pair++) {
+      if (side == 1 || pair > first) {
+        const int tile = pair * EA_WIDE_PAIR - 1 + (int)side;
+        float reference[2], factor[2];
+        mbarrier_wait(p_full(at, 1 - side), other_parity);
+        get_rows(at, 1 - side, other_parity, tid(), reference);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          const float scale = launch.scores.scale_log2;
+          const bool grown = reference[h] > state.row_max[h];
+          factor[h] = grown ? ex2_approx(state.row_max[h] * scale - reference[h] * scale) : 1.0f;
+          state.row_max[h] = reference[h];
+          state.row_sum[h] *= factor[h];
+        }
+        rescale(factor);
+#pragma unroll
+        for (int n = 0; n < V_SLICES; n++) mbarrier_wait(full(1 - side, V_SLICES + n), other_parity);
+        const bool found = output(other_product, 1 - side, other, V_SLICES, is_masked(item_at(place), tile));
+        release(empty(1 - side, P_SLOT));
+        if (found) add_special(o, call, launch, place, tile * TILE_N, (tile + 1) * TILE_N, tid());
+        other_parity ^= 1;
+      }
+      if (pair < end_pair) {
+        const int tile = pair * EA_WIDE_PAIR + (int)side;
+        float maxima[2], factor[2];
+        issue_scores();
+        wgmma_wait_group(0);
+        wgmma_settle(s, TILE_N / 2);
+        if (pair + 1 == end_pair) release(q_empty(at));
+        const int key0 = tile * TILE_N + tid() % 4 * 2;
+        if (special) transform(s, call, launch, item_at(place), key0, first_row(tid()));
+        const bool masked = is_masked(item_at(place), tile);
+        if (masked) apply_mask(s, call, item_at(place), key0, first_row(tid()));
+        find_maxima(s, maxima);
+        if (launch.scores.v_scale != 1.0f) {
+          exponentials<true>(s, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
+        } else {
+          exponentials<false>(s, &state, maxima, factor, launch, 0);
+        }
+        round_probabilities(p, s);
+        put_rows(at, side, own_parity, tid(), state.row_max);
+        give_probabilities(at, side, own + P_SLOT * UNIT_BYTES, tid(), p);
+        rescale(factor);
+        const bool found = output(own_product, side, own, 0, masked);
+        if (found) add_special(o, call, launch, place, tile * TILE_N, (tile + 1) * TILE_N, tid());
+        own_parity ^= 1;
+      }
+    }
+    if (first < end_pair) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) state.row_sum[h] = quad_sum(state.row_sum[h]);
+      put_rows(at, side, own_parity, tid(), state.row_sum); /* where no reference is that may still be wanted */
+      release(maxima_full(at, side));
+      mbarrier_wait(maxima_full(at, 1 - side), told);
+      get_rows(at, 1 - side, own_parity, tid(), others);
+      told ^= 1;
+      bar_sync(BARRIER_CONSUMERS, 256); /* both have heard before either tells again */
+    }
+    finish(o, &state, others, call, launch, item_at(place), tid());
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const __grid_constant__ ea_call call, const __grid_constant__ ea_hopper_launch launch) {
   extern __shared__ __align__(1024) char smem[];
@@ -1033,6 +1216,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     produce(call, launch, at);
   } else {
     setmaxnreg_inc(CONSUMER_REGISTERS);
-    consume(call, launch, at);
+    if constexpr (LATENT) {
+      consume_latent(call, launch, at);
+    } else {
+      consume(call, launch, at);
+    }
   }
 }
