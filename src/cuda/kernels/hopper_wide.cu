@@ -94,7 +94,7 @@
 
 static_assert(DIM_V == 2 * COLUMNS && SLICES % EA_WIDE_UNIT_SLICES == 0, "what units are cut for");
 static_assert(!LATENT || EA_WIDE_UNIT_SLICES == 1, "a slice a unit");
-static_assert(RELEASE_LAG < EA_WIDE_STAGE_SLOTS || RELEASE_LAG < 4, "a ring of one stage goes round");
+static_assert(RELEASE_LAG >= 1 && RELEASE_LAG < V_UNITS, "when products are done; the ring has more slots");
 static_assert(GATHER_LAG >= 1 && GATHER_LAG <= 6, "announce_oldest");
 
 EA_DEVICE ea_wide_shape shape_constants(void) {
@@ -661,36 +661,33 @@ EA_DEVICE void find_maxima(const float s[TILE_N / 2], float maxima[2]) {
   }
 }
 
-/* Scores become probabilities, in f32; factor: what the output so far is to be multiplied by. The
+/* A row's (h) scores become probabilities, in f32; factor: what the output so far is to be multiplied by. The
  * reference of the exponentials follows a row's maximum (over both tiles) only when that has grown by 2^slack:
  * any reference near it gives the same quotient. cached: keys from this thread's first that are of the prefix. */
 template <bool WITH_V_SCALE>
-EA_DEVICE void exponentials(float s[TILE_N / 2], ea_softmax *state, const float maxima[2], float factor[2],
+EA_DEVICE void exponentials(float s[TILE_N / 2], int h, ea_softmax *state, const float maxima[2], float factor[2],
                             const ea_hopper_launch &launch, int cached) {
   const float scale = launch.scores.scale_log2;
+  const bool grown = (maxima[h] - state->row_max[h]) * scale > launch.scores.rescale_slack_log2;
+  const float reference = grown ? maxima[h] : state->row_max[h];
+  const float shift = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
+  factor[h] = grown ? ex2_approx(state->row_max[h] * scale - shift) : 1.0f;
+  state->row_max[h] = reference;
+  float sum[2] = {0.0f, 0.0f}; /* two chains: an addition waits for the one before */
 #pragma unroll
-  for (int h = 0; h < 2; h++) {
-    const bool grown = (maxima[h] - state->row_max[h]) * scale > launch.scores.rescale_slack_log2;
-    const float reference = grown ? maxima[h] : state->row_max[h];
-    const float shift = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
-    factor[h] = grown ? ex2_approx(state->row_max[h] * scale - shift) : 1.0f;
-    state->row_max[h] = reference;
-    float sum[2] = {0.0f, 0.0f}; /* two chains: an addition waits for the one before */
-#pragma unroll
-    for (int e = h * 2; e < TILE_N / 2; e += 4) {
-      float p0 = ex2_approx(fmaf(s[e], scale, -shift));
-      float p1 = ex2_approx(fmaf(s[e + 1], scale, -shift));
-      sum[0] += p0;
-      sum[1] += p1;
-      if (WITH_V_SCALE) {
-        if (e / 4 * 8 < cached) p0 *= launch.scores.v_scale;
-        if (e / 4 * 8 + 1 < cached) p1 *= launch.scores.v_scale;
-      }
-      s[e] = p0;
-      s[e + 1] = p1;
+  for (int e = h * 2; e < TILE_N / 2; e += 4) {
+    float p0 = ex2_approx(fmaf(s[e], scale, -shift));
+    float p1 = ex2_approx(fmaf(s[e + 1], scale, -shift));
+    sum[0] += p0;
+    sum[1] += p1;
+    if (WITH_V_SCALE) {
+      if (e / 4 * 8 < cached) p0 *= launch.scores.v_scale;
+      if (e / 4 * 8 + 1 < cached) p1 *= launch.scores.v_scale;
     }
-    state->row_sum[h] = fmaf(state->row_sum[h], factor[h], sum[0] + sum[1]);
+    s[e] = p0;
+    s[e + 1] = p1;
   }
+  state->row_sum[h] = fmaf(state->row_sum[h], factor[h], sum[0] + sum[1]);
 }
 
 EA_DEVICE void round_probabilities(uint32_t p[TILE_N / 4], const float s[TILE_N / 2]) {
@@ -847,29 +844,25 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
   ea_ring ring = ring_of(at, launch, side()), tail = ring; /* the next unit, the oldest that is not released */
   uint32_t told = 0, given = 0;                            /* parities of the rounds of maxima and of P */
 
-  /* The next unit, n-th since nothing was in flight, goes to the products. */
+  /* The next unit is there; it has gone to the products. RELEASE_LAG units are given and not released, but at the
+   * beginning of an item. */
   const auto begin = [&]() {
     mbarrier_wait(ring_full(ring), parity_of(ring));
     return ring_unit(ring);
   };
-  const auto end = [&](int n) {
+  const auto release_oldest = [&]() {
+    release(ring_empty(tail));
+    ring_advance(&tail);
+  };
+  const auto end = [&](bool releases) {
     wgmma_commit_group();
     ring_advance(&ring);
-    if (n >= RELEASE_LAG) {
+    if (releases) {
       wgmma_wait_group(RELEASE_LAG);
-      release(ring_empty(tail));
-      ring_advance(&tail);
+      release_oldest();
     }
   };
-  const auto drain = [&]() {
-    wgmma_wait_group(0);
-#pragma unroll
-    for (int n = 0; n < RELEASE_LAG; n++) {
-      release(ring_empty(tail));
-      ring_advance(&tail);
-    }
-  };
-  const auto issue_scores = [&]() {
+  const auto issue_scores = [&](bool first) {
 #pragma unroll
     for (int unit = 0; unit < K_UNITS; unit++) {
       const uint64_t k = wgmma_descriptor(begin(), 0);
@@ -882,11 +875,11 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
         (s, wgmma_advance(q, (uint32_t)(unit * EA_WIDE_UNIT_SLICES * SLICE_BYTES) + further), wgmma_advance(k, further),
          unit + step > 0);
       }
-      end(unit);
+      end(!first || unit >= RELEASE_LAG);
     }
   };
   /* O += P V of a unit. */
-  const auto issue_own = [&](int unit, int n, bool masked) {
+  const auto issue_own = [&](int unit, bool masked) {
     const uint32_t at_v = begin();
     const bool found = masked && clear_special(at_v, side(), tid());
     wgmma_fence();
@@ -896,10 +889,10 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       (o, p + (unit * EA_WIDE_UNIT_SLICES + step) * 4,
        wgmma_advance(wgmma_descriptor(at_v, V_SLICE_BYTES), (uint32_t)step * 2048), 1);
     }
-    end(n);
+    end(true);
     return found;
   };
-  const auto issue_other = [&](int unit, int n, bool masked, uint32_t at_p) {
+  const auto issue_other = [&](int unit, bool masked, uint32_t at_p) {
     const uint32_t at_v = begin();
     const bool found = masked && clear_special(at_v, side(), tid());
     wgmma_fence();
@@ -909,7 +902,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       (o, wgmma_advance(wgmma_descriptor(at_p, 0), (uint32_t)(unit * EA_WIDE_UNIT_SLICES + step) * 32),
        wgmma_advance(wgmma_descriptor(at_v, V_SLICE_BYTES), (uint32_t)step * 2048), 1);
     }
-    end(n);
+    end(true);
     return found;
   };
   const auto rescale = [&](const float factor[2]) {
@@ -940,78 +933,94 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       find_maxima(s, maxima);
       tell(at, side(), told, tid(), maxima);
     };
-    const auto end_softmax = [&](int pair, float maxima[2], float factor[2]) {
+    const auto hear_maxima = [&](float maxima[2]) {
       float others[2];
       hear(at, 1 - side(), told, tid(), others);
       told ^= 1;
 #pragma unroll
       for (int h = 0; h < 2; h++) maxima[h] = fmaxf(maxima[h], others[h]);
+    };
+    const auto exponentiate = [&](int pair, int h, const float maxima[2], float factor[2]) {
       if (launch.scores.v_scale != 1.0f) {
         const int key0 = own_tile(pair) * TILE_N + tid() % 4 * 2;
-        exponentials<true>(s, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
+        exponentials<true>(s, h, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
       } else {
-        exponentials<false>(s, &state, maxima, factor, launch, 0);
+        exponentials<false>(s, h, &state, maxima, factor, launch, 0);
       }
+      wgmma_settle(s, TILE_N / 2); /* now, not later */
+    };
+    const auto end_softmax = [&]() {
       round_probabilities(p, s);
       give_probabilities(at, side(), p_at(at, side(), given), tid(), p);
     };
-    const auto settle_special_values = [&](int pair, bool of_own, bool of_other) {
+    /* found: in the own tile (1), in the other (2). */
+    const auto settle_special_values = [&](int pair, uint32_t found) {
+      wgmma_settle(o, COLUMNS / 2);
+      if (found == 0) return;
       const int pair0 = pair * PAIR_KEYS, middle = pair0 + TILE_N;
-      const bool of_first = side() == 0 ? of_own : of_other, of_second = side() == 0 ? of_other : of_own;
-      if (!of_first && !of_second) return;
-      add_special(o, call, launch, place, of_first ? pair0 : middle, of_second ? pair0 + PAIR_KEYS : middle, tid());
+      const uint32_t first_bit = 1 + side(), second_bit = 2 - side();
+      add_special(o, call, launch, place, found & first_bit ? pair0 : middle,
+                  found & second_bit ? pair0 + PAIR_KEYS : middle, tid());
     };
 
     if (first < end_pair) {
       float factor[2], maxima[2];
-      issue_scores();
-      drain();
+      issue_scores(true);
+      wgmma_wait_group(0);
       wgmma_settle(s, TILE_N / 2);
       begin_softmax(first, maxima);
-      end_softmax(first, maxima, factor);
+      hear_maxima(maxima);
+#pragma unroll
+      for (int h = 0; h < 2; h++) exponentiate(first, h, maxima, factor);
+      end_softmax();
 #pragma unroll 1
       for (int pair = first; pair + 1 < end_pair; pair++) {
         const bool own_masked = is_masked(item_at(place), own_tile(pair));
         const bool other_masked = is_masked(item_at(place), other_tile(pair));
-        bool own_found = false, other_found = false;
         const uint32_t round = given;
         given ^= 1;
-        issue_scores();
+        uint32_t found = 0;
+        issue_scores(false);
         rescale(factor);
         wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
-        for (int unit = 0; unit < V_UNITS; unit++) own_found |= issue_own(unit, K_UNITS + unit, own_masked);
+        for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, own_masked) ? 1 : 0;
         wgmma_settle(s, TILE_N / 2);
         mbarrier_wait(p_full(at, 1 - side()), round); /* before the maxima: so no round of them overtakes another */
         begin_softmax(pair + 1, maxima);
 #pragma unroll
-        for (int unit = 0; unit < V_UNITS; unit++) {
-          other_found |= issue_other(unit, K_UNITS + V_UNITS + unit, other_masked, p_at(at, 1 - side(), round));
+        for (int h = 0; h < 2; h++) {
+#pragma unroll
+          for (int unit = h * V_UNITS / 2; unit < (h + 1) * V_UNITS / 2; unit++) {
+            found |= issue_other(unit, other_masked, p_at(at, 1 - side(), round)) ? 2 : 0;
+          }
+          if (h == 0) hear_maxima(maxima);
+          exponentiate(pair + 1, h, maxima, factor);
         }
-        end_softmax(pair + 1, maxima, factor);
-        drain();
-        wgmma_settle(o, COLUMNS / 2);
-        settle_special_values(pair, own_found, other_found);
+        end_softmax();
+        wgmma_wait_group(0);
+        settle_special_values(pair, found);
       }
       release(q_empty(at));
       const int pair = end_pair - 1;
       const bool own_masked = is_masked(item_at(place), own_tile(pair));
       const bool other_masked = is_masked(item_at(place), other_tile(pair));
-      bool own_found = false, other_found = false;
       const uint32_t round = given;
       given ^= 1;
+      uint32_t found = 0;
       rescale(factor);
       wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
-      for (int unit = 0; unit < V_UNITS; unit++) own_found |= issue_own(unit, unit, own_masked);
+      for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, own_masked) ? 1 : 0;
       mbarrier_wait(p_full(at, 1 - side()), round);
 #pragma unroll
       for (int unit = 0; unit < V_UNITS; unit++) {
-        other_found |= issue_other(unit, V_UNITS + unit, other_masked, p_at(at, 1 - side(), round));
+        found |= issue_other(unit, other_masked, p_at(at, 1 - side(), round)) ? 2 : 0;
       }
-      drain();
-      wgmma_settle(o, COLUMNS / 2);
-      settle_special_values(pair, own_found, other_found);
+      wgmma_wait_group(0);
+#pragma unroll
+      for (int n = 0; n < RELEASE_LAG; n++) release_oldest();
+      settle_special_values(pair, found);
 #pragma unroll
       for (int h = 0; h < 2; h++) state.row_sum[h] = quad_sum(state.row_sum[h]);
       tell(at, side(), told, tid(), state.row_sum);
@@ -1155,10 +1164,13 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
         const bool masked = is_masked(item_at(place), tile);
         if (masked) apply_mask(s, call, item_at(place), key0, first_row(tid()));
         find_maxima(s, maxima);
-        if (launch.scores.v_scale != 1.0f) {
-          exponentials<true>(s, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
-        } else {
-          exponentials<false>(s, &state, maxima, factor, launch, 0);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          if (launch.scores.v_scale != 1.0f) {
+            exponentials<true>(s, h, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
+          } else {
+            exponentials<false>(s, h, &state, maxima, factor, launch, 0);
+          }
         }
         round_probabilities(p, s);
         put_rows(at, side, own_parity, tid(), state.row_max);
