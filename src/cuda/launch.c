@@ -203,13 +203,14 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
                         &launch.q);
   }
   const bool wide = info->tile_m == EA_WIDE_M;
+  const ea_wide_shape units = ea_wide_find_shape(call->head_dim, call->head_dim_v, call->shared_kv);
   launch.wide_boxes = wide && launch.scores.kv_aligned && call->head_dim % EA_HOPPER_SLICE == 0 &&
                       call->head_dim_v % EA_HOPPER_SLICE == 0;
   if (!status && launch.wide_boxes) {
-    status = encode_units(device, "k", call, &call->k, call->head_dim, EA_WIDE_N, EA_WIDE_UNIT_SLICES, &launch.k);
+    status = encode_units(device, "k", call, &call->k, call->head_dim, EA_WIDE_N, units.unit, &launch.k);
   }
   if (!status && launch.wide_boxes) {
-    status = encode_units(device, "v", call, &call->v, call->head_dim_v, EA_WIDE_V_KEYS,
+    status = encode_units(device, "v", call, &call->v, call->head_dim_v, ea_wide_v_keys(units),
                           EA_WIDE_V_COLUMNS / EA_HOPPER_SLICE, &launch.v);
   }
   if (!status && !wide && launch.scores.kv_aligned) {

@@ -136,18 +136,6 @@ const ea_hopper_shape *ea_hopper_find_shape(const ea_problem *problem) {
   return NULL;
 }
 
-#define WIDE_ENTRY(name, d, dv, latent, consumer_registers, producer_registers) {#name, d, dv, latent},
-static const ea_wide_shape wide_shapes[] = {EA_WIDE_SHAPES(WIDE_ENTRY)};
-#define WIDE_COUNT ((int32_t)(sizeof wide_shapes / sizeof wide_shapes[0]))
-
-static const ea_wide_shape *find_wide_shape(const ea_problem *problem) {
-  for (int32_t i = 0; i < WIDE_COUNT; i++) {
-    if (wide_shapes[i].latent && !problem->shared_kv) continue;
-    if (wide_shapes[i].dim >= problem->head_dim && wide_shapes[i].dim_v >= problem->head_dim_v) return &wide_shapes[i];
-  }
-  return NULL;
-}
-
 /* What keeps a problem from the Hopper family. tile_m: 0 where it has no shape for it. */
 static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, int32_t tile_m) {
   if (arch->capability != 90) {
@@ -173,19 +161,19 @@ static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, in
 }
 
 static ea_status plan_wide(const ea_arch *arch, const ea_problem *problem, int32_t asked, ea_plan_info *info) {
-  const ea_wide_shape *shape = find_wide_shape(problem);
-  ea_status status = check_hopper(arch, problem, shape ? EA_WIDE_M : 0);
+  const ea_wide_shape shape = ea_wide_find_shape(problem->head_dim, problem->head_dim_v, problem->shared_kv);
+  ea_status status = check_hopper(arch, problem, shape.name ? EA_WIDE_M : 0);
   if (status) return status;
   const int64_t limit = arch->smem_limit_bytes;
-  const int32_t fixed_bytes = ea_wide_smem_layout(*shape, 0).total;
-  const int32_t stage_bytes = ea_wide_smem_layout(*shape, 1).total - fixed_bytes;
+  const int32_t fixed_bytes = ea_wide_smem_layout(shape, 0).total;
+  const int32_t stage_bytes = ea_wide_smem_layout(shape, 1).total - fixed_bytes;
   int32_t max_stages = (int32_t)((limit - fixed_bytes) / stage_bytes);
   if (max_stages > EA_WIDE_MAX_STAGES) max_stages = EA_WIDE_MAX_STAGES;
-  if (shape->latent) max_stages = 1; /* the schedule is made for one tile of each consumer */
+  if (shape.latent) max_stages = 1; /* the schedule is made for one tile of each consumer */
   status = set_depth(arch, asked, max_stages, max_stages, fixed_bytes, stage_bytes, info);
   if (status) return status;
   info->family = EA_FAMILY_HOPPER;
-  snprintf(info->kernel, sizeof info->kernel, "hopper_%s_%s", shape->name, ea_dtype_name(problem->dtype));
+  snprintf(info->kernel, sizeof info->kernel, "hopper_%s_%s", shape.name, ea_dtype_name(problem->dtype));
   info->tile_m = EA_WIDE_M;
   info->tile_n = EA_WIDE_N;
   info->threads = EA_WIDE_THREADS;
@@ -193,7 +181,7 @@ static ea_status plan_wide(const ea_arch *arch, const ea_problem *problem, int32
   snprintf(info->reason, sizeof info->reason,
            "Q and bookkeeping take %d bytes and a stage (%d units of %d bytes for each of two consumers) %d; %d "
            "stage%s: %s; one block fills a multiprocessor",
-           fixed_bytes, ea_wide_slots(*shape, 1), EA_WIDE_UNIT_BYTES, stage_bytes, info->stages,
+           fixed_bytes, ea_wide_slots(shape, 1), ea_wide_unit_bytes(shape), stage_bytes, info->stages,
            info->stages == 1 ? "" : "s", asked > 0 ? "as asked" : "the deepest that fits");
   return EA_OK;
 }

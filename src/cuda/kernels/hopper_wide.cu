@@ -40,6 +40,7 @@
 #define DIM EA_SHAPE_CONSTANT(_DIM)
 #define DIM_V EA_SHAPE_CONSTANT(_DIM_V)
 #define LATENT EA_SHAPE_CONSTANT(_LATENT)
+#define UNIT_SLICES EA_SHAPE_CONSTANT(_UNIT)
 #define CONSUMER_REGISTERS EA_SHAPE_CONSTANT(_CONSUMER_REGISTERS)
 #define PRODUCER_REGISTERS EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS)
 #define TILE_M EA_WIDE_M
@@ -72,16 +73,17 @@
 
 #define SLICES ((DIM + EA_HOPPER_SLICE - 1) / EA_HOPPER_SLICE)
 #define SLICE_BYTES (TILE_N * EA_HOPPER_SLICE_BYTES)
-#define UNIT_BYTES EA_WIDE_UNIT_BYTES
-#define K_UNITS (SLICES / EA_WIDE_UNIT_SLICES) /* of a tile */
-#define V_UNITS (TILE_N / EA_WIDE_V_KEYS)      /* of a consumer's columns of a tile */
+#define UNIT_BYTES (UNIT_SLICES * SLICE_BYTES)
+#define V_KEYS (16 * UNIT_SLICES)      /* of a unit of V */
+#define K_UNITS (SLICES / UNIT_SLICES) /* of a tile */
+#define V_UNITS (TILE_N / V_KEYS)      /* of a consumer's columns of a tile */
 #define V_SLICES (COLUMNS / EA_HOPPER_SLICE)
-#define V_SLICE_BYTES (EA_WIDE_V_KEYS * EA_HOPPER_SLICE_BYTES)
+#define V_SLICE_BYTES (V_KEYS * EA_HOPPER_SLICE_BYTES)
 #define LATENT_SLICES (LATENT_N / EA_HOPPER_SLICE)
 #define P_SLOT (SLICES - 1) /* latent: the last slice's place, which is no value */
 #define FEEDERS 64          /* threads of the producer that fill a ring */
 #define FEEDER_ROWS (TILE_N / (FEEDERS / 8))
-#define UNIT_V_ROWS (EA_WIDE_V_KEYS / (FEEDERS / 8)) /* a feeder's rows of a unit of V */
+#define UNIT_V_ROWS (V_KEYS / (FEEDERS / 8)) /* a feeder's rows of a unit of V */
 
 /* The thread of the producer that finds items and loads Q: one that feeds no ring by TMA. It has waited for the end
  * of Q's last use but one, so an item's place is free when it comes to it again. */
@@ -92,13 +94,13 @@
 #define BARRIER_CONSUMERS 2
 #define BARRIER_CONSUMER 3 /* of the first, and of the second after it */
 
-static_assert(DIM_V == 2 * COLUMNS && SLICES % EA_WIDE_UNIT_SLICES == 0, "what units are cut for");
-static_assert(!LATENT || EA_WIDE_UNIT_SLICES == 1, "a slice a unit");
+static_assert(DIM_V == 2 * COLUMNS && SLICES % UNIT_SLICES == 0, "what units are cut for");
+static_assert(!LATENT || UNIT_SLICES == 1, "a slice a unit");
 static_assert(RELEASE_LAG >= 1 && RELEASE_LAG < V_UNITS, "when products are done; the ring has more slots");
 static_assert(GATHER_LAG >= 1 && GATHER_LAG <= 6, "announce_oldest");
 
 EA_DEVICE ea_wide_shape shape_constants(void) {
-  const ea_wide_shape shape = {0, DIM, DIM_V, LATENT};
+  const ea_wide_shape shape = {0, DIM, DIM_V, LATENT, UNIT_SLICES};
   return shape;
 }
 
@@ -192,6 +194,12 @@ EA_DEVICE void ring_advance(ea_ring *ring) {
   ring->position += 2;
   if (ring->position / 2 == ring->slots) ring->position = parity_of(*ring) ^ 1;
 }
+/* So many units on. */
+EA_DEVICE void ring_skip(ea_ring *ring, uint32_t units) {
+  uint32_t slot = ring->position / 2 + units, parity = parity_of(*ring);
+  for (; slot >= ring->slots; slot -= ring->slots) parity ^= 1;
+  ring->position = slot * 2 + parity;
+}
 EA_DEVICE ea_ring ring_of(ea_places at, const ea_hopper_launch &launch, uint32_t side) {
   const uint32_t slots =
       LATENT ? SLICES : (uint32_t)ea_wide_slots(shape_constants(), launch.scores.stages); /* a constant, for latent */
@@ -202,7 +210,7 @@ EA_DEVICE ea_ring ring_of(ea_places at, const ea_hopper_launch &launch, uint32_t
 /* Which slice a unit of K begins with. Latent: first those that are values of this consumer's columns, which are
  * free again first. */
 EA_DEVICE int slice_of(int unit, int side) {
-  if (!LATENT) return unit * EA_WIDE_UNIT_SLICES;
+  if (!LATENT) return unit * UNIT_SLICES;
   return unit < 2 * V_SLICES ? (unit + side * V_SLICES) % (2 * V_SLICES) : unit;
 }
 
@@ -351,7 +359,7 @@ EA_DEVICE void gather_k(const ea_call &call, const ea_hopper_launch &launch, uin
   for (int unit = 0; unit < K_UNITS; unit++) {
     wait_empty(feed);
 #pragma unroll
-    for (int n = 0; n < EA_WIDE_UNIT_SLICES; n++) {
+    for (int n = 0; n < UNIT_SLICES; n++) {
       const int column = (slice_of(unit, tid / FEEDERS) + n) * EA_HOPPER_SLICE + column0;
       const uint32_t slice = ring_unit(feed->ring) + (uint32_t)(n * SLICE_BYTES);
 #pragma unroll
@@ -386,7 +394,7 @@ EA_DEVICE void gather_v(const ea_call &call, const ea_hopper_launch &launch, uin
 /* The same by plain loads and stores, for rows that are not aligned or have 8-bit elements. */
 EA_DEVICE void gather_any(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
                           ea_feed *feed, bool of_v) {
-  const int units = of_v ? V_UNITS : K_UNITS, keys = of_v ? EA_WIDE_V_KEYS : TILE_N;
+  const int units = of_v ? V_UNITS : K_UNITS, keys = of_v ? V_KEYS : TILE_N;
   const int chunks = UNIT_BYTES / 16 / keys; /* of a row, in a unit */
 #pragma unroll 1
   for (int unit = 0; unit < units; unit++) {
@@ -394,7 +402,7 @@ EA_DEVICE void gather_any(const ea_call &call, const ea_hopper_launch &launch, u
 #pragma unroll 1
     for (int index = tid % FEEDERS; index < UNIT_BYTES / 16; index += FEEDERS) {
       const int row = index / chunks, at = index % chunks;
-      const int key = tile * TILE_N + (of_v ? unit * EA_WIDE_V_KEYS : 0) + row;
+      const int key = tile * TILE_N + (of_v ? unit * V_KEYS : 0) + row;
       const int side = tid / FEEDERS;
       const int chunk = at + (of_v ? side * (COLUMNS / CHUNK) : slice_of(unit, side) * (EA_HOPPER_SLICE / CHUNK));
       const uint32_t to =
@@ -452,7 +460,7 @@ EA_DEVICE void load_tile(const ea_hopper_launch &launch, int kv_head, int token,
     mbarrier_arrive_expect_tx(ring_full(ring), UNIT_BYTES);
     mbarrier_arrive_many(ring_full(ring), FEEDERS - 1);
     tma_load_4d(ring_unit(ring), map, ring_full(ring), 0, token, slice, kv_head);
-    if (of_v) token += EA_WIDE_V_KEYS;
+    if (of_v) token += V_KEYS;
     ring_advance(&ring);
   }
 }
@@ -467,8 +475,7 @@ EA_DEVICE void feed_tile(const ea_call &call, const ea_hopper_launch &launch, ui
       load_tile(launch, item->kv_head, (int32_t)item->token0 + (tile * TILE_N - item->view.prefix), tid / FEEDERS,
                 feed->ring, of_v);
     }
-#pragma unroll 1
-    for (int unit = 0; unit < (of_v ? V_UNITS : K_UNITS); unit++) ring_advance(&feed->ring);
+    ring_skip(&feed->ring, of_v ? V_UNITS : K_UNITS);
   } else if (!rows_are_aligned(call, launch, place, tile)) {
     gather_any(call, launch, place, tid, tile, feed, of_v);
   } else if (of_v) {
@@ -869,10 +876,10 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       const uint64_t q = wgmma_descriptor((uint32_t)read_anew((int)at.q), 0); /* cheaper than kept */
       wgmma_fence();
 #pragma unroll
-      for (int step = 0; step < EA_WIDE_UNIT_SLICES * 4; step++) {
+      for (int step = 0; step < UNIT_SLICES * 4; step++) {
         const uint32_t further = (uint32_t)(step / 4 * SLICE_BYTES + step % 4 * 32);
         EA_PRODUCT(TILE_N, ss, EA_TYPE)
-        (s, wgmma_advance(q, (uint32_t)(unit * EA_WIDE_UNIT_SLICES * SLICE_BYTES) + further), wgmma_advance(k, further),
+        (s, wgmma_advance(q, (uint32_t)(unit * UNIT_SLICES * SLICE_BYTES) + further), wgmma_advance(k, further),
          unit + step > 0);
       }
       end(!first || unit >= RELEASE_LAG);
@@ -884,9 +891,9 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     const bool found = masked && clear_special(at_v, side(), tid());
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < EA_WIDE_UNIT_SLICES; step++) {
+    for (int step = 0; step < UNIT_SLICES; step++) {
       EA_PRODUCT(COLUMNS, rs, EA_TYPE)
-      (o, p + (unit * EA_WIDE_UNIT_SLICES + step) * 4,
+      (o, p + (unit * UNIT_SLICES + step) * 4,
        wgmma_advance(wgmma_descriptor(at_v, V_SLICE_BYTES), (uint32_t)step * 2048), 1);
     }
     end(true);
@@ -897,9 +904,9 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     const bool found = masked && clear_special(at_v, side(), tid());
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < EA_WIDE_UNIT_SLICES; step++) {
+    for (int step = 0; step < UNIT_SLICES; step++) {
       EA_PRODUCT(COLUMNS, st, EA_TYPE)
-      (o, wgmma_advance(wgmma_descriptor(at_p, 0), (uint32_t)(unit * EA_WIDE_UNIT_SLICES + step) * 32),
+      (o, wgmma_advance(wgmma_descriptor(at_p, 0), (uint32_t)(unit * UNIT_SLICES + step) * 32),
        wgmma_advance(wgmma_descriptor(at_v, V_SLICE_BYTES), (uint32_t)step * 2048), 1);
     }
     end(true);
@@ -975,12 +982,12 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       end_softmax();
 #pragma unroll 1
       for (int pair = first; pair + 1 < end_pair; pair++) {
+        issue_scores(false);
         const bool own_masked = is_masked(item_at(place), own_tile(pair));
         const bool other_masked = is_masked(item_at(place), other_tile(pair));
         const uint32_t round = given;
         given ^= 1;
         uint32_t found = 0;
-        issue_scores(false);
         rescale(factor);
         wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
