@@ -1141,6 +1141,8 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       if (side == 1 || pair > first) {
         const int tile = pair * EA_WIDE_PAIR - 1 + (int)side;
         float reference[2], factor[2];
+#pragma unroll
+        for (int n = 0; n < V_SLICES; n++) mbarrier_wait(full(1 - side, V_SLICES + n), other_parity);
         mbarrier_wait(p_full(at, 1 - side), other_parity);
         get_rows(at, 1 - side, other_parity, tid(), reference);
 #pragma unroll
@@ -1152,8 +1154,6 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
           state.row_sum[h] *= factor[h];
         }
         rescale(factor);
-#pragma unroll
-        for (int n = 0; n < V_SLICES; n++) mbarrier_wait(full(1 - side, V_SLICES + n), other_parity);
         const bool found = output(other_product, 1 - side, other, V_SLICES, is_masked(item_at(place), tile));
         release(empty(1 - side, P_SLOT));
         if (found) add_special(o, call, launch, place, tile * TILE_N, (tile + 1) * TILE_N, tid());
