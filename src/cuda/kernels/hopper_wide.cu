@@ -66,6 +66,10 @@
 #define GATHER_LAG 4
 #endif
 
+/* Whether rows of the prefix are asked for in L2 a pair before they are gathered. */
+#ifndef PREFETCH_ROWS
+#define PREFETCH_ROWS 1
+#endif
 /* Columns of a product P V where values are in the keys: 64, 128 or 256. */
 #ifndef LATENT_N
 #define LATENT_N 128
@@ -391,7 +395,20 @@ EA_DEVICE void gather_v(const ea_call &call, const ea_hopper_launch &launch, uin
   }
 }
 
-/* The same by plain loads and stores, for rows that are not aligned or have 8-bit elements. */
+/* Asks for this ring's own tiles of the prefix, K of one pair and V of another, a row a thread. */
+EA_DEVICE void prefetch_rows(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int k_pair,
+                             int v_pair) {
+  if (!launch.scores.cache_aligned || call.cache_dtype != call.dtype) return;
+  const int in_pair = tid / FEEDERS * TILE_N + tid % FEEDERS;
+  const int k_key = k_pair * PAIR_KEYS + in_pair, v_key = v_pair * PAIR_KEYS + in_pair;
+  const int prefix = item_at(place)->view.prefix;
+  const char *k = k_key < prefix ? key_row(call, launch, place, k_key, false) : 0;
+  const char *v = !LATENT && v_key < prefix ? key_row(call, launch, place, v_key, true) : 0;
+  if (k) bulk_prefetch_l2(k, (uint32_t)call.head_dim * 2);
+  if (v) bulk_prefetch_l2(v, (uint32_t)call.head_dim_v * 2);
+}
+
+/* A tile of either by plain loads and stores, for rows that are not aligned or have 8-bit elements. */
 EA_DEVICE void gather_any(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
                           ea_feed *feed, bool of_v) {
   const int units = of_v ? V_UNITS : K_UNITS, keys = of_v ? V_KEYS : TILE_N;
@@ -545,6 +562,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
     for (int pair = item_at(place)->first_pair - 1; pair < item_at(place)->end_pair; pair++) {
       /* Once TMA reads, it reads to the item's end: a thread that only watches it must not wait for slots again. */
       const bool gathers = pair * PAIR_KEYS < item_at(place)->view.prefix || !launch.wide_boxes;
+      if (PREFETCH_ROWS && gathers) prefetch_rows(call, launch, place, tid(), pair + 2, pair + 1);
 #pragma unroll 1
       for (int part = 0; part < (LATENT ? 1 : 3); part++) { /* own K of the next pair, own V, other V */
         if (part == 0 ? pair + 1 == item_at(place)->end_pair : pair < item_at(place)->first_pair) continue;

@@ -76,6 +76,7 @@ void emu_mbarrier_wait(uint32_t barrier, uint32_t parity);
 
 struct ea_tensor_map;
 void emu_tma_load(uint32_t dst, const struct ea_tensor_map *map, uint32_t barrier, const int32_t *at, int rank);
+void emu_prefetch(const void *src, uint32_t bytes);
 void emu_fence_proxy_async(void);
 void emu_setmaxnreg(int registers);
 void emu_wgmma(float *d, const uint32_t *a, uint64_t a_descriptor, uint64_t b_descriptor, int n, int accumulate,
