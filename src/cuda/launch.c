@@ -132,8 +132,9 @@ static ea_status encode_map(const ea_cuda_device *device, const char *name, cons
 /* A [tokens, heads, dim] tensor in boxes of rows x slices of one head, slice by slice: units of the kernels for wide
  * heads. dim is a multiple of 64. */
 static ea_status encode_units(const ea_cuda_device *device, const char *name, const ea_call *call,
-                              const ea_strided *tensor, int32_t dim, int32_t rows, int32_t slices, ea_tensor_map *map) {
-  const uint64_t dims[] = {EA_HOPPER_SLICE, (uint64_t)call->num_tokens, (uint64_t)ea_hopper_slices(dim),
+                              const ea_strided *tensor, int64_t tokens, int32_t dim, int32_t rows, int32_t slices,
+                              ea_tensor_map *map) {
+  const uint64_t dims[] = {EA_HOPPER_SLICE, (uint64_t)tokens, (uint64_t)ea_hopper_slices(dim),
                            (uint64_t)call->num_kv_heads};
   const uint64_t strides[] = {(uint64_t)tensor->token_stride * 2, EA_HOPPER_SLICE_BYTES,
                               (uint64_t)tensor->head_stride * 2};
@@ -151,6 +152,43 @@ static ea_status encode_units(const ea_cuda_device *device, const char *name, co
 static bool tma_can_step(const ea_strided *tensor) {
   const int64_t limit = ((int64_t)1 << 40) / 2; /* elements */
   return tensor->token_stride < limit && tensor->head_stride < limit;
+}
+
+/* A pool as a tensor whose tokens are slots. False: slots are not equally far from each other, or not for TMA. */
+static bool pool_as_tensor(const ea_pool *pool, int32_t page_size, ea_strided *tensor) {
+  *tensor = (ea_strided){pool->data, page_size == 1 ? pool->page_stride : pool->row_stride, pool->head_stride};
+  return (page_size == 1 || pool->page_stride == page_size * pool->row_stride) && tensor->token_stride > 0 &&
+         tensor->head_stride > 0 && tma_can_step(tensor);
+}
+
+/* The maps of a kernel for wide heads. */
+static ea_status encode_wide(const ea_cuda_device *device, const ea_call *call, ea_hopper_launch *launch) {
+  const ea_wide_shape shape = ea_wide_find_shape(call->head_dim, call->head_dim_v, call->shared_kv);
+  const int32_t keys = ea_wide_v_keys(shape), slices = EA_WIDE_V_COLUMNS / EA_HOPPER_SLICE;
+  const bool whole_slices = call->head_dim % EA_HOPPER_SLICE == 0 && call->head_dim_v % EA_HOPPER_SLICE == 0;
+  ea_strided k_pool, v_pool;
+  launch->wide_boxes = whole_slices && launch->scores.kv_aligned;
+  launch->wide_pool_boxes = whole_slices && launch->scores.cache_aligned && call->cache_dtype == call->dtype &&
+                            call->num_slots > 0 && call->num_slots <= INT32_MAX &&
+                            pool_as_tensor(&call->k_cache, call->page_size, &k_pool) &&
+                            pool_as_tensor(&call->v_cache, call->page_size, &v_pool);
+  ea_status status = EA_OK;
+  if (launch->wide_boxes) {
+    status =
+        encode_units(device, "k", call, &call->k, call->num_tokens, call->head_dim, EA_WIDE_N, shape.unit, &launch->k);
+    if (!status) {
+      status = encode_units(device, "v", call, &call->v, call->num_tokens, call->head_dim_v, keys, slices, &launch->v);
+    }
+  }
+  if (!status && launch->wide_pool_boxes) {
+    status = encode_units(device, "k_cache", call, &k_pool, call->num_slots, call->head_dim, EA_WIDE_N, shape.unit,
+                          &launch->k_pool);
+    if (!status) {
+      status = encode_units(device, "v_cache", call, &v_pool, call->num_slots, call->head_dim_v, keys, slices,
+                            &launch->v_pool);
+    }
+  }
+  return status;
 }
 
 /* Bytes of keys and values that are to stay in L2 while the heads they belong to are worked on. */
@@ -203,16 +241,7 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
                         &launch.q);
   }
   const bool wide = info->tile_m == EA_WIDE_M;
-  const ea_wide_shape units = ea_wide_find_shape(call->head_dim, call->head_dim_v, call->shared_kv);
-  launch.wide_boxes = wide && launch.scores.kv_aligned && call->head_dim % EA_HOPPER_SLICE == 0 &&
-                      call->head_dim_v % EA_HOPPER_SLICE == 0;
-  if (!status && launch.wide_boxes) {
-    status = encode_units(device, "k", call, &call->k, call->head_dim, EA_WIDE_N, units.unit, &launch.k);
-  }
-  if (!status && launch.wide_boxes) {
-    status = encode_units(device, "v", call, &call->v, call->head_dim_v, ea_wide_v_keys(units),
-                          EA_WIDE_V_COLUMNS / EA_HOPPER_SLICE, &launch.v);
-  }
+  if (!status && wide) status = encode_wide(device, call, &launch);
   if (!status && !wide && launch.scores.kv_aligned) {
     status = encode_map(device, "k", call, &call->k, call->head_dim, call->num_kv_heads, 1, info->tile_n, &launch.k);
   }

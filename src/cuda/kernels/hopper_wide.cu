@@ -23,10 +23,11 @@
  * which it reads them, and half of the producer's threads to fill it. A unit is released when RELEASE_LAG more
  * have been given to the products. The rings' depth is a run-time number and changes no arithmetic.
  *
- * Units of new tokens come by TMA. Those of a tile that holds a prefix key are gathered with cp.async, slot by
- * slot, and rows that are not there are zeros; so are tiles of rows that TMA cannot read. 8-bit caches are
- * widened on this way. Rows behind a sequence's end that TMA brings along belong to somebody else: no query
- * sees them, and what a NaN of theirs could do is taken care of like any other hidden NaN's. */
+ * Units of new tokens come by TMA, and those of a tile of the prefix whose slots follow each other. Those of another
+ * tile that holds a prefix key are gathered with cp.async, slot by slot, and rows that are not there are zeros; so are
+ * tiles of rows that TMA cannot read. 8-bit caches are widened on this way. Rows behind a sequence's end that TMA
+ * brings along belong to somebody else: no query sees them, and what a NaN of theirs could do is taken care of like any
+ * other hidden NaN's. */
 #include <stdint.h>
 
 #include "cuda/kernels/hopper.h"
@@ -97,6 +98,7 @@
 #define BARRIER_PRODUCER 1
 #define BARRIER_CONSUMERS 2
 #define BARRIER_CONSUMER 3 /* of the first, and of the second after it */
+#define BARRIER_FEEDERS 5  /* likewise */
 
 static_assert(DIM_V == 2 * COLUMNS && SLICES % UNIT_SLICES == 0, "what units are cut for");
 static_assert(!LATENT || UNIT_SLICES == 1, "a slice a unit");
@@ -467,8 +469,7 @@ EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) 
 
 /* A tile of K, or this consumer's columns of a tile of V, by TMA, asked for by one thread. A full barrier counts
  * FEEDERS arrivals, as a gathered unit brings them. */
-EA_DEVICE void load_tile(const ea_hopper_launch &launch, int kv_head, int token, int side, ea_ring ring, bool of_v) {
-  const ea_tensor_map *map = of_v ? &launch.v : &launch.k;
+EA_DEVICE void load_tile(const ea_tensor_map *map, int kv_head, int token, int side, ea_ring ring, bool of_v) {
   const int units = of_v ? V_UNITS : K_UNITS;
 #pragma unroll 1
   for (int unit = 0; unit < units; unit++) {
@@ -482,15 +483,31 @@ EA_DEVICE void load_tile(const ea_hopper_launch &launch, int kv_head, int token,
   }
 }
 
-/* A tile of K, or this consumer's columns of a tile of V. gathers: not by TMA. */
+/* Whether a tile's keys are all of the prefix, in slots that follow each other; the first. All feeders of the ring come
+ * here before a tile that may be gathered, so that none of them waits for slots while another asks for a tile by TMA.
+ */
+EA_DEVICE bool is_run(const ea_call &call, uint32_t place, int tid, int tile, int32_t *slot) {
+  const ea_item *item = item_at(place);
+  const int key0 = tile * TILE_N;
+  bool run = key0 >= item->keys.first && key0 + TILE_N <= ea_min_i32(item->keys.end, item->view.prefix);
+  if (run) {
+    const int64_t at = item->prefix_base + key0;
+    *slot = (int32_t)ea_load_index(call.kv_indices, call.index_dtype, at);
+    run = (int32_t)ea_load_index(call.kv_indices, call.index_dtype, at + tid % FEEDERS) == *slot + tid % FEEDERS;
+  }
+  return !bar_red_or(BARRIER_FEEDERS + tid / FEEDERS, FEEDERS, !run);
+}
+
+/* A tile of K, or this consumer's columns of a tile of V. gathers: not by TMA from the new tokens. */
 EA_DEVICE void feed_tile(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
                          bool gathers, ea_feed *feed, bool of_v) {
-  if (!gathers) {
+  int32_t first = (int32_t)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix);
+  const bool run = gathers && launch.wide_pool_boxes && is_run(call, place, tid, tile, &first);
+  if (run || !gathers) {
     announce_all(feed);
     if (tid % FEEDERS == 0) {
-      const ea_item *item = item_at(place);
-      load_tile(launch, item->kv_head, (int32_t)item->token0 + (tile * TILE_N - item->view.prefix), tid / FEEDERS,
-                feed->ring, of_v);
+      const ea_tensor_map *k = run ? &launch.k_pool : &launch.k, *v = run ? &launch.v_pool : &launch.v;
+      load_tile(of_v ? v : k, item_at(place)->kv_head, first, tid / FEEDERS, feed->ring, of_v);
     }
     ring_skip(&feed->ring, of_v ? V_UNITS : K_UNITS);
   } else if (!rows_are_aligned(call, launch, place, tile)) {
@@ -560,7 +577,8 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
     feed_q(call, launch, at, place, tid());
 #pragma unroll 1
     for (int pair = item_at(place)->first_pair - 1; pair < item_at(place)->end_pair; pair++) {
-      /* Once TMA reads, it reads to the item's end: a thread that only watches it must not wait for slots again. */
+      /* Once TMA reads new tokens, it reads to the item's end: feeders that only watch must not wait for slots again.
+       */
       const bool gathers = pair * PAIR_KEYS < item_at(place)->view.prefix || !launch.wide_boxes;
       if (PREFETCH_ROWS && gathers) prefetch_rows(call, launch, place, tid(), pair + 2, pair + 1);
 #pragma unroll 1
@@ -1229,6 +1247,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (launch.wide_boxes) {
       tensor_map_prefetch(&launch.k);
       tensor_map_prefetch(&launch.v);
+    }
+    if (launch.wide_pool_boxes) {
+      tensor_map_prefetch(&launch.k_pool);
+      tensor_map_prefetch(&launch.v_pool);
     }
     mbarrier_init(q_full(at), 128);
     mbarrier_init(q_empty(at), 8);
