@@ -29,10 +29,16 @@ static int64_t hopper_row_blocks(int32_t block_tokens, int64_t num_seqs, int64_t
   return num_tokens / block_tokens + num_seqs;
 }
 
+/* The kernels for wide heads cut a group that has more heads than they have rows. */
+static int32_t hopper_group_parts(const ea_plan_info *info, int32_t group) {
+  return info->tile_m == EA_WIDE_M ? ea_wide_group_parts(group) : 1;
+}
+
 size_t ea_cuda_workspace_bytes(const ea_problem *resolved, const ea_plan_info *info, int64_t num_seqs,
                                int64_t num_tokens) {
   if (info->family != EA_FAMILY_HOPPER) return EA_CUDA_WORKSPACE_BYTES;
-  const int32_t group = resolved->num_q_heads / resolved->num_kv_heads;
+  const int32_t whole_group = resolved->num_q_heads / resolved->num_kv_heads;
+  const int32_t group = whole_group / hopper_group_parts(info, whole_group);
   const int64_t blocks = hopper_row_blocks(ea_hopper_block_tokens(info->tile_m, group), num_seqs, num_tokens);
   return EA_CUDA_WORKSPACE_BYTES + (size_t)blocks * sizeof(ea_row_block);
 }
@@ -217,9 +223,12 @@ static ea_status order_work(const ea_cuda_device *device, ea_call *call, int32_t
 static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
                             const ea_call *call, void *workspace, ea_cu_stream stream) {
   if (call->num_tokens == 0) return EA_OK;
-  const int32_t block_tokens = ea_hopper_block_tokens(info->tile_m, call->group);
+  const int32_t parts = hopper_group_parts(info, call->group);
+  ea_call passed_call = *call;
+  passed_call.group = call->group / parts;
+  const int32_t block_tokens = ea_hopper_block_tokens(info->tile_m, passed_call.group);
   const int64_t row_blocks = hopper_row_blocks(block_tokens, call->num_seqs, call->num_tokens);
-  const int64_t work = row_blocks * call->num_kv_heads;
+  const int64_t work = row_blocks * call->num_kv_heads * parts;
   if (work > INT32_MAX - device->multiprocessors) {
     return ea_fail(EA_ERR_UNSUPPORTED,
                    "num_tokens: found %lld with %d key/value heads, which makes %lld blocks of rows, "
@@ -231,13 +240,14 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
       .order = call->num_seqs > 1 ? workspace : NULL,
       .row_blocks = (int32_t)row_blocks,
       .block_tokens = block_tokens,
-      .head_chunk = heads_together(call),
+      .group_parts = parts,
+      .head_chunk = heads_together(call) * parts,
   };
   if (!tma_can_step(&call->q)) launch.scores.q_aligned = false;
   if (!tma_can_step(&call->k) || !tma_can_step(&call->v)) launch.scores.kv_aligned = false;
   ea_status status = EA_OK;
   if (launch.scores.q_aligned) {
-    status = encode_map(device, "q", call, &call->q, call->head_dim, call->num_q_heads, call->group, block_tokens,
+    status = encode_map(device, "q", call, &call->q, call->head_dim, call->num_q_heads, passed_call.group, block_tokens,
                         &launch.q);
   }
   const bool wide = info->tile_m == EA_WIDE_M;
@@ -255,7 +265,6 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
       .threads = info->threads,
       .smem_bytes = info->smem_bytes,
   };
-  ea_call passed_call = *call;
   if (launch.order) {
     status = order_work(device, &passed_call, (int32_t)row_blocks, block_tokens, info->tile_n, workspace, stream);
     if (status) return status;

@@ -66,6 +66,13 @@ EA_HD int32_t ea_wide_unit_bytes(ea_wide_shape shape) {
   return shape.unit * EA_WIDE_N * EA_HOPPER_SLICE_BYTES;
 }
 
+/* A group of more heads than a block has rows is worked on in so many equal parts. */
+EA_HD int32_t ea_wide_group_parts(int32_t group) {
+  int32_t parts = (group + EA_WIDE_M - 1) / EA_WIDE_M;
+  while (group % parts != 0) parts++;
+  return parts;
+}
+
 /* Keys of a unit of V, x 256 columns. */
 EA_HD int32_t ea_wide_v_keys(ea_wide_shape shape) {
   return shape.unit * 16;

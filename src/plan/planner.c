@@ -136,8 +136,8 @@ const ea_hopper_shape *ea_hopper_find_shape(const ea_problem *problem) {
   return NULL;
 }
 
-/* What keeps a problem from the Hopper family. tile_m: 0 where it has no shape for it. */
-static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, int32_t tile_m) {
+/* What keeps a problem from the Hopper family. max_group: query heads a key/value head; 0 where it has no shape. */
+static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, int32_t max_group) {
   if (arch->capability != 90) {
     return ea_fail(EA_ERR_UNSUPPORTED, "family: found hopper on %s, allowed on sm_90 only", arch->name);
   }
@@ -145,24 +145,24 @@ static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, in
     return ea_fail(EA_ERR_UNSUPPORTED, "dtype: found %s, allowed bf16 or f16 on a GPU (the CPU takes f32)",
                    ea_dtype_name(problem->dtype));
   }
-  if (tile_m == 0) {
+  if (max_group == 0) {
     return ea_fail(EA_ERR_UNSUPPORTED,
                    "head_dim: found %d with head_dim_v %d and family hopper, allowed up to 512, or "
                    "576 with values of up to 512 inside the keys",
                    problem->head_dim, problem->head_dim_v);
   }
   const int32_t group = problem->num_q_heads / problem->num_kv_heads;
-  if (group > tile_m) {
+  if (group > max_group) {
     return ea_fail(EA_ERR_UNSUPPORTED,
                    "num_q_heads: found %d a key/value head with family hopper, allowed %d at this head_dim", group,
-                   tile_m);
+                   max_group);
   }
   return EA_OK;
 }
 
 static ea_status plan_wide(const ea_arch *arch, const ea_problem *problem, int32_t asked, ea_plan_info *info) {
   const ea_wide_shape shape = ea_wide_find_shape(problem->head_dim, problem->head_dim_v, problem->shared_kv);
-  ea_status status = check_hopper(arch, problem, shape.name ? EA_WIDE_M : 0);
+  ea_status status = check_hopper(arch, problem, shape.name ? INT32_MAX : 0); /* groups are cut */
   if (status) return status;
   const int64_t limit = arch->smem_limit_bytes;
   const int32_t fixed_bytes = ea_wide_smem_layout(shape, 0).total;

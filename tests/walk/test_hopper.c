@@ -149,6 +149,11 @@ static void test_wide(void **state) {
     assert_true(ea_wide_smem_layout(s, s.latent ? 1 : 2).total <= 232448); /* a block of sm_90 */
     assert_true(wide_registers[i] <= 65536 / EA_WIDE_THREADS / 8 * 8 * 3);
   }
+  for (int32_t group = 1; group <= 300; group++) {
+    const int32_t parts = ea_wide_group_parts(group);
+    assert_true(parts >= 1 && group % parts == 0 && group / parts <= EA_WIDE_M);
+  }
+  assert_true(ea_wide_group_parts(64) == 1 && ea_wide_group_parts(128) == 2 && ea_wide_group_parts(66) == 2);
   assert_string_equal(ea_wide_find_shape(320, 512, false).name, "d512");
   assert_string_equal(ea_wide_find_shape(576, 512, true).name, "d576x512");
   assert_null(ea_wide_find_shape(576, 512, false).name);

@@ -118,11 +118,11 @@ typedef struct ea_item {
   ea_key_range keys;   /* visible to some row of the block */
   ea_key_range plain;  /* tiles between these need no mask */
   int32_t first_pair, end_pair;
-  int32_t i0;   /* first query */
-  int32_t rows; /* (query, head) rows that exist; 0: no more work */
-  int32_t kv_head;
-  int32_t next_round; /* where the search for the next goes on */
-  uint32_t q_parity;  /* of Q's barriers */
+  int32_t i0;                  /* first query */
+  int32_t rows;                /* (query, head) rows that exist; 0: no more work */
+  int32_t kv_head, first_head; /* first_head: of the queries */
+  int32_t next_round;          /* where the search for the next goes on */
+  uint32_t q_parity;           /* of Q's barriers */
 } ea_item;
 static_assert(sizeof(ea_item) <= EA_HOPPER_ITEM_BYTES, "its place in the layout");
 
@@ -228,8 +228,10 @@ EA_DEVICE bool make_item(const ea_call &call, const ea_hopper_launch &launch, in
                          ea_item *item) {
   const int32_t chunk_work = row_blocks * launch.head_chunk;
   const int32_t first_head = work / chunk_work * launch.head_chunk, in_chunk = work % chunk_work;
-  const int32_t heads = ea_min_i32(launch.head_chunk, call.num_kv_heads - first_head);
-  item->kv_head = first_head + in_chunk % heads;
+  const int32_t heads = ea_min_i32(launch.head_chunk, call.num_kv_heads * launch.group_parts - first_head);
+  const int32_t head = first_head + in_chunk % heads; /* of those that parts of groups are */
+  item->kv_head = head / launch.group_parts;
+  item->first_head = head * call.group;
   const int32_t block = in_chunk / heads;
   ea_row_block found;
   if (launch.order) {
@@ -455,7 +457,7 @@ EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) 
     const ea_item *item = item_at(place);
     const int row = index / (SLICES * 8), at = index % (SLICES * 8);
     const int64_t token = item->token0 + item->i0 + row / call.group;
-    const int64_t head = (int64_t)item->kv_head * call.group + row % call.group;
+    const int64_t head = item->first_head + row % call.group;
     const char *source = (const char *)call.q.data + (token * call.q.token_stride + head * call.q.head_stride) * 2;
     const uint32_t to =
         q + (uint32_t)(at / 8 * TILE_M * EA_HOPPER_SLICE_BYTES + row * 128 + ((at % 8) ^ (row & 7)) * 16);
@@ -523,7 +525,7 @@ EA_DEVICE void feed_tile(const ea_call &call, const ea_hopper_launch &launch, ui
 EA_DEVICE void next_item(const ea_call &call, const ea_hopper_launch &launch, uint32_t before, uint32_t place) {
   ea_item *item = (ea_item *)__cvta_shared_to_generic(place);
   const int32_t row_blocks = launch.order ? launch.order->count : launch.row_blocks;
-  const int32_t all_work = row_blocks * call.num_kv_heads;
+  const int32_t all_work = row_blocks * call.num_kv_heads * launch.group_parts;
   int32_t round = item_at(before)->next_round;
   item->q_parity = item_at(before)->q_parity ^ 1;
   item->rows = 0;
@@ -543,7 +545,7 @@ EA_DEVICE void feed_q(const ea_call &call, const ea_hopper_launch &launch, ea_pl
     mbarrier_arrive(q_full(at));
   } else if (tid == LEADER) {
     const ea_item *item = item_at(place);
-    const int32_t head = item->kv_head * call.group, token = (int32_t)item->token0 + item->i0;
+    const int32_t head = item->first_head, token = (int32_t)item->token0 + item->i0;
     mbarrier_wait(q_empty(at), item->q_parity ^ 1);
     mbarrier_arrive_expect_tx(q_full(at),
                               (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
@@ -823,7 +825,7 @@ EA_DEVICE void finish(float o[COLUMNS / 2], const ea_softmax *state, const float
   for (int h = 0; h < 2; h++) {
     const int r = row + h * 8;
     const bool exists = r < item->rows;
-    const int head = item->kv_head * call.group + r % call.group;
+    const int head = item->first_head + r % call.group;
     const int64_t token = item->token0 + item->i0 + r / call.group;
     const float sum = state->row_sum[h] + other[h]; /* the same in both consumers */
     const ea_row_end end = end_row(call, state->row_max[h], launch.scores.scale_log2, sum, head, exists);
