@@ -5,6 +5,7 @@
 
 #include "common/error.h"
 #include "cuda/kernels/hopper.h"
+#include "plan/hopper_wide.h"
 #include "plan/portable.h"
 
 /* What the driver takes: grids of this many blocks in x and y. */
@@ -29,10 +30,16 @@ static int64_t hopper_row_blocks(int32_t block_tokens, int64_t num_seqs, int64_t
   return num_tokens / block_tokens + num_seqs;
 }
 
+/* The kernels for wide heads cut a group that has more heads than they have rows. */
+static int32_t hopper_group_parts(const ea_plan_info *info, int32_t group) {
+  return info->tile_m == EA_WIDE_M ? ea_wide_group_parts(group) : 1;
+}
+
 size_t ea_cuda_workspace_bytes(const ea_problem *resolved, const ea_plan_info *info, int64_t num_seqs,
                                int64_t num_tokens) {
   if (info->family != EA_FAMILY_HOPPER) return EA_CUDA_WORKSPACE_BYTES;
-  const int32_t group = resolved->num_q_heads / resolved->num_kv_heads;
+  const int32_t whole_group = resolved->num_q_heads / resolved->num_kv_heads;
+  const int32_t group = whole_group / hopper_group_parts(info, whole_group);
   const int64_t blocks = hopper_row_blocks(ea_hopper_block_tokens(info->tile_m, group), num_seqs, num_tokens);
   return EA_CUDA_WORKSPACE_BYTES + (size_t)blocks * sizeof(ea_row_block);
 }
@@ -130,11 +137,66 @@ static ea_status encode_map(const ea_cuda_device *device, const char *name, cons
                          name);
 }
 
+/* A [tokens, heads, dim] tensor in boxes of rows x slices of one head, slice by slice: units of the kernels for wide
+ * heads. dim is a multiple of 64. */
+static ea_status encode_units(const ea_cuda_device *device, const char *name, const ea_call *call,
+                              const ea_strided *tensor, int64_t tokens, int32_t dim, int32_t rows, int32_t slices,
+                              ea_tensor_map *map) {
+  const uint64_t dims[] = {EA_HOPPER_SLICE, (uint64_t)tokens, (uint64_t)ea_hopper_slices(dim),
+                           (uint64_t)call->num_kv_heads};
+  const uint64_t strides[] = {(uint64_t)tensor->token_stride * 2, EA_HOPPER_SLICE_BYTES,
+                              (uint64_t)tensor->head_stride * 2};
+  const uint32_t box[] = {EA_HOPPER_SLICE, (uint32_t)rows, (uint32_t)slices, 1}, steps[] = {1, 1, 1, 1};
+  const int type = call->dtype == EA_BF16 ? EA_CU_TENSOR_MAP_BFLOAT16 : EA_CU_TENSOR_MAP_FLOAT16;
+  return ea_driver_check(&device->driver,
+                         device->driver.tensor_map_encode_tiled(map, type, 4, (void *)(uintptr_t)tensor->data, dims,
+                                                                strides, box, steps, 0, EA_CU_TENSOR_MAP_SWIZZLE_128B,
+                                                                EA_CU_TENSOR_MAP_L2_PROMOTION_128B, 0),
+                         name);
+}
+
 /* What TMA asks of strides beside their alignment (CUDA driver API, cuTensorMapEncodeTiled). Other rows are
  * read by plain loads. */
 static bool tma_can_step(const ea_strided *tensor) {
   const int64_t limit = ((int64_t)1 << 40) / 2; /* elements */
   return tensor->token_stride < limit && tensor->head_stride < limit;
+}
+
+/* A pool as a tensor whose tokens are slots. False: slots are not equally far from each other, or not for TMA. */
+static bool pool_as_tensor(const ea_pool *pool, int32_t page_size, ea_strided *tensor) {
+  *tensor = (ea_strided){pool->data, page_size == 1 ? pool->page_stride : pool->row_stride, pool->head_stride};
+  return (page_size == 1 || pool->page_stride == page_size * pool->row_stride) && tensor->token_stride > 0 &&
+         tensor->head_stride > 0 && tma_can_step(tensor);
+}
+
+/* The maps of a kernel for wide heads. */
+static ea_status encode_wide(const ea_cuda_device *device, const ea_call *call, ea_hopper_launch *launch) {
+  const ea_wide_shape shape = ea_wide_find_shape(call->head_dim, call->head_dim_v, call->shared_kv);
+  const int32_t keys = ea_wide_v_keys(shape), slices = EA_WIDE_V_COLUMNS / EA_HOPPER_SLICE;
+  const bool whole_slices = call->head_dim % EA_HOPPER_SLICE == 0 && call->head_dim_v % EA_HOPPER_SLICE == 0;
+  ea_strided k_pool, v_pool;
+  launch->wide_boxes = whole_slices && launch->scores.kv_aligned;
+  launch->wide_pool_boxes = whole_slices && launch->scores.cache_aligned && call->cache_dtype == call->dtype &&
+                            call->num_slots > 0 && call->num_slots <= INT32_MAX &&
+                            pool_as_tensor(&call->k_cache, call->page_size, &k_pool) &&
+                            pool_as_tensor(&call->v_cache, call->page_size, &v_pool);
+  ea_status status = EA_OK;
+  if (launch->wide_boxes) {
+    status =
+        encode_units(device, "k", call, &call->k, call->num_tokens, call->head_dim, EA_WIDE_N, shape.unit, &launch->k);
+    if (!status) {
+      status = encode_units(device, "v", call, &call->v, call->num_tokens, call->head_dim_v, keys, slices, &launch->v);
+    }
+  }
+  if (!status && launch->wide_pool_boxes) {
+    status = encode_units(device, "k_cache", call, &k_pool, call->num_slots, call->head_dim, EA_WIDE_N, shape.unit,
+                          &launch->k_pool);
+    if (!status) {
+      status = encode_units(device, "v_cache", call, &v_pool, call->num_slots, call->head_dim_v, keys, slices,
+                            &launch->v_pool);
+    }
+  }
+  return status;
 }
 
 /* Bytes of keys and values that are to stay in L2 while the heads they belong to are worked on. */
@@ -163,9 +225,12 @@ static ea_status order_work(const ea_cuda_device *device, ea_call *call, int32_t
 static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
                             const ea_call *call, void *workspace, ea_cu_stream stream) {
   if (call->num_tokens == 0) return EA_OK;
-  const int32_t block_tokens = ea_hopper_block_tokens(info->tile_m, call->group);
+  const int32_t parts = hopper_group_parts(info, call->group);
+  ea_call passed_call = *call;
+  passed_call.group = call->group / parts;
+  const int32_t block_tokens = ea_hopper_block_tokens(info->tile_m, passed_call.group);
   const int64_t row_blocks = hopper_row_blocks(block_tokens, call->num_seqs, call->num_tokens);
-  const int64_t work = row_blocks * call->num_kv_heads;
+  const int64_t work = row_blocks * call->num_kv_heads * parts;
   if (work > INT32_MAX - device->multiprocessors) {
     return ea_fail(EA_ERR_UNSUPPORTED,
                    "num_tokens: found %lld with %d key/value heads, which makes %lld blocks of rows, "
@@ -181,19 +246,22 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
       .taken = rounds ? workspace : NULL,
       .row_blocks = (int32_t)row_blocks,
       .block_tokens = block_tokens,
-      .head_chunk = heads_together(call),
+      .group_parts = parts,
+      .head_chunk = heads_together(call) * parts,
   };
   if (!tma_can_step(&call->q)) launch.scores.q_aligned = false;
   if (!tma_can_step(&call->k) || !tma_can_step(&call->v)) launch.scores.kv_aligned = false;
   ea_status status = EA_OK;
   if (launch.scores.q_aligned) {
-    status = encode_map(device, "q", call, &call->q, call->head_dim, call->num_q_heads, call->group, block_tokens,
+    status = encode_map(device, "q", call, &call->q, call->head_dim, call->num_q_heads, passed_call.group, block_tokens,
                         &launch.q);
   }
-  if (!status && launch.scores.kv_aligned) {
+  const bool wide = info->tile_m == EA_WIDE_M;
+  if (!status && wide) status = encode_wide(device, call, &launch);
+  if (!status && !wide && launch.scores.kv_aligned) {
     status = encode_map(device, "k", call, &call->k, call->head_dim, call->num_kv_heads, 1, info->tile_n, &launch.k);
   }
-  if (!status && launch.scores.kv_aligned) {
+  if (!status && !wide && launch.scores.kv_aligned) {
     status = encode_map(device, "v", call, &call->v, call->head_dim_v, call->num_kv_heads, 1, info->tile_n, &launch.v);
   }
   if (status) return status;
@@ -203,7 +271,6 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
       .threads = info->threads,
       .smem_bytes = info->smem_bytes,
   };
-  ea_call passed_call = *call;
   if (launch.taken) {
     const ea_cu_result result =
         device->driver.memset_bytes(ea_cu_address(launch.taken), 0, sizeof *launch.taken, stream);

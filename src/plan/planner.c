@@ -7,6 +7,7 @@
 
 #include "common/error.h"
 #include "plan/hopper.h"
+#include "plan/hopper_wide.h"
 #include "plan/portable.h"
 
 /* Opt-in shared memory of a block and shared memory of a multiprocessor: CUDA C++ Programming
@@ -135,8 +136,8 @@ const ea_hopper_shape *ea_hopper_find_shape(const ea_problem *problem) {
   return NULL;
 }
 
-/* What keeps a problem from the Hopper family. */
-static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, const ea_hopper_shape *shape) {
+/* What keeps a problem from the Hopper family. max_group: query heads a key/value head; 0 where it has no shape. */
+static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, int32_t max_group) {
   if (arch->capability != 90) {
     return ea_fail(EA_ERR_UNSUPPORTED, "family: found hopper on %s, allowed on sm_90 only", arch->name);
   }
@@ -144,22 +145,51 @@ static ea_status check_hopper(const ea_arch *arch, const ea_problem *problem, co
     return ea_fail(EA_ERR_UNSUPPORTED, "dtype: found %s, allowed bf16 or f16 on a GPU (the CPU takes f32)",
                    ea_dtype_name(problem->dtype));
   }
-  if (!shape) {
-    return ea_fail(EA_ERR_UNSUPPORTED, "head_dim: found %d with head_dim_v %d and family hopper, allowed up to 256",
+  if (max_group == 0) {
+    return ea_fail(EA_ERR_UNSUPPORTED,
+                   "head_dim: found %d with head_dim_v %d and family hopper, allowed up to 512, or "
+                   "576 with values of up to 512 inside the keys",
                    problem->head_dim, problem->head_dim_v);
   }
-  const int32_t group = problem->num_q_heads / problem->num_kv_heads, tile_m = shape->consumers * 64;
-  if (group > tile_m) {
+  const int32_t group = problem->num_q_heads / problem->num_kv_heads;
+  if (group > max_group) {
     return ea_fail(EA_ERR_UNSUPPORTED,
                    "num_q_heads: found %d a key/value head with family hopper, allowed %d at this head_dim", group,
-                   tile_m);
+                   max_group);
   }
+  return EA_OK;
+}
+
+static ea_status plan_wide(const ea_arch *arch, const ea_problem *problem, int32_t asked, ea_plan_info *info) {
+  const ea_wide_shape shape = ea_wide_find_shape(problem->head_dim, problem->head_dim_v, problem->shared_kv);
+  ea_status status = check_hopper(arch, problem, shape.name ? INT32_MAX : 0); /* groups are cut */
+  if (status) return status;
+  const int64_t limit = arch->smem_limit_bytes;
+  const int32_t fixed_bytes = ea_wide_smem_layout(shape, 0).total;
+  const int32_t stage_bytes = ea_wide_smem_layout(shape, 1).total - fixed_bytes;
+  int32_t max_stages = (int32_t)((limit - fixed_bytes) / stage_bytes);
+  if (max_stages > EA_WIDE_MAX_STAGES) max_stages = EA_WIDE_MAX_STAGES;
+  if (shape.latent) max_stages = 1; /* the schedule is made for one tile of each consumer */
+  status = set_depth(arch, asked, max_stages, max_stages, fixed_bytes, stage_bytes, info);
+  if (status) return status;
+  info->family = EA_FAMILY_HOPPER;
+  snprintf(info->kernel, sizeof info->kernel, "hopper_%s_%s", shape.name, ea_dtype_name(problem->dtype));
+  info->tile_m = EA_WIDE_M;
+  info->tile_n = EA_WIDE_N;
+  info->threads = EA_WIDE_THREADS;
+  info->registers = 0;
+  snprintf(info->reason, sizeof info->reason,
+           "Q and bookkeeping take %d bytes and a stage (%d units of %d bytes for each of two consumers) %d; %d "
+           "stage%s: %s; one block fills a multiprocessor",
+           fixed_bytes, ea_wide_slots(shape, 1), ea_wide_unit_bytes(shape), stage_bytes, info->stages,
+           info->stages == 1 ? "" : "s", asked > 0 ? "as asked" : "the deepest that fits");
   return EA_OK;
 }
 
 static ea_status plan_hopper(const ea_arch *arch, const ea_problem *problem, int32_t asked, ea_plan_info *info) {
   const ea_hopper_shape *shape = ea_hopper_find_shape(problem);
-  ea_status status = check_hopper(arch, problem, shape);
+  if (!shape) return plan_wide(arch, problem, asked, info);
+  ea_status status = check_hopper(arch, problem, shape->consumers * 64);
   if (status) return status;
   const int64_t limit = arch->smem_limit_bytes;
   const int32_t fixed_bytes = ea_hopper_smem_layout(*shape, 0).total;

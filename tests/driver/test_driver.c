@@ -407,7 +407,7 @@ static void test_hopper_refuses_kinds_of_call_it_has_no_way_for(void **state) {
     ea_dtype dtype, cache_dtype;
     const char *says;
   } refused[] = {
-      {264, 4, EA_BF16, EA_DTYPE_NONE, "head_dim: found 264"},
+      {520, 4, EA_BF16, EA_DTYPE_NONE, "head_dim: found 520"},
       {128, 4, EA_F32, EA_DTYPE_NONE, "dtype: found f32"},
       {128, 258, EA_BF16, EA_DTYPE_NONE, "num_q_heads: found 129"},
   };

@@ -80,6 +80,26 @@ void emu_ldmatrix(uint32_t *r, uint32_t address, int matrices, bool transposed) 
   emu_meet_warp(transposed ? "ldmatrix.x4.trans" : matrices > 2 ? "ldmatrix.x4" : "ldmatrix.x2", &args, ldmatrix_all);
 }
 
+struct stmatrix_args {
+  uint32_t address;
+  const uint32_t *r;
+};
+
+static void stmatrix_all(const void *const *all) {
+  for (int m = 0; m < 4; m++) {
+    for (int row = 0; row < 8; row++) {
+      const uint32_t address = ((const stmatrix_args *)all[m * 8 + row])->address;
+      char *to = (char *)emu_shared_write(address, 16);
+      for (int c = 0; c < 4; c++) memcpy(to + c * 4, &((const stmatrix_args *)all[row * 4 + c])->r[m], 4);
+    }
+  }
+}
+
+void emu_stmatrix(uint32_t address, const uint32_t *r) {
+  const stmatrix_args args = {address, r};
+  emu_meet_warp("stmatrix.x4", &args, stmatrix_all);
+}
+
 /* ---- mma.sync --------------------------------------------------------------------------------- */
 
 typedef float floats __attribute__((vector_size(32), aligned(4)));
@@ -145,7 +165,7 @@ struct emu_product {
   emu_accumulator *acc;
   int64_t group; /* INT64_MAX: not committed */
   uint64_t a_descriptor, b_descriptor;
-  bool accumulate, bf16, a_in_registers, done;
+  bool accumulate, bf16, a_in_registers, b_along_n, done;
   uint16_t a[64][16];
 };
 
@@ -233,9 +253,12 @@ __attribute__((target_clones("arch=x86-64-v3", "default"))) static void execute(
     for (int row = 0; row < 64; row++) {
       for (int k = 0; k < 16; k++) a[row][k] = element(&p->a[row][k], table);
     }
-    read_n_major(decode(p->b_descriptor, "B"), n, table, b);
   } else {
     read_k_major(decode(p->a_descriptor, "A"), 64, "A", table, a[0], 16, 1);
+  }
+  if (p->b_along_n) {
+    read_n_major(decode(p->b_descriptor, "B"), n, table, b);
+  } else {
     read_k_major(decode(p->b_descriptor, "B"), n, "B", table, b, 1, n);
   }
   for (int row = 0; row < 64; row++) {
@@ -262,7 +285,7 @@ struct wgmma_args {
   const uint32_t *a;
   uint64_t a_descriptor, b_descriptor;
   int n, accumulate;
-  bool bf16;
+  bool b_along_n, bf16;
 };
 
 static emu_accumulator *accumulator_of(emu_group *group, const void *const *all) {
@@ -292,7 +315,7 @@ static void wgmma_all(const void *const *all) {
   for (int t = 1; t < EMU_GROUP; t++) {
     const wgmma_args *other = (const wgmma_args *)all[t];
     if (other->a_descriptor != first->a_descriptor || other->b_descriptor != first->b_descriptor ||
-        other->accumulate != first->accumulate || !other->a != !first->a) {
+        other->accumulate != first->accumulate || !other->a != !first->a || other->b_along_n != first->b_along_n) {
       emu_fail("wgmma: thread %d of the warpgroup has other operands than its first", t);
     }
   }
@@ -304,7 +327,7 @@ static void wgmma_all(const void *const *all) {
   p->group = INT64_MAX;
   p->a_descriptor = first->a_descriptor, p->b_descriptor = first->b_descriptor;
   p->accumulate = first->accumulate != 0, p->bf16 = first->bf16;
-  p->a_in_registers = first->a != nullptr;
+  p->a_in_registers = first->a != nullptr, p->b_along_n = first->b_along_n;
   p->done = false;
   for (int t = 0; p->a_in_registers && t < EMU_GROUP; t++) {
     const uint32_t *a = ((const wgmma_args *)all[t])->a;
@@ -323,8 +346,8 @@ static void wgmma_all(const void *const *all) {
 }
 
 void emu_wgmma(float *d, const uint32_t *a, uint64_t a_descriptor, uint64_t b_descriptor, int n, int accumulate,
-               bool bf16) {
-  const wgmma_args args = {d, a, a_descriptor, b_descriptor, n, accumulate, bf16};
+               bool b_along_n, bool bf16) {
+  const wgmma_args args = {d, a, a_descriptor, b_descriptor, n, accumulate, b_along_n, bf16};
   emu_meet_group("wgmma.mma_async", &args, wgmma_all);
 }
 

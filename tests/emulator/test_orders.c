@@ -32,8 +32,8 @@ static void choose_order(int order) {
 static const int32_t portable_dims[][2] = {{64, 64},   {40, 16},   {128, 128}, {192, 128}, {256, 256},
                                            {320, 256}, {512, 512}, {576, 512}, {576, 576}};
 static const int32_t small_dims[][2] = {{64, 64}, {120, 120}, {256, 200}, {576, 512}};
-static const int32_t hopper_dims[][2] = {{64, 64},   {40, 16},   {96, 96},   {128, 128},
-                                         {192, 128}, {192, 192}, {200, 200}, {256, 256}};
+static const int32_t hopper_dims[][2] = {{64, 64},   {40, 16},   {96, 96},   {128, 128}, {192, 128}, {192, 192},
+                                         {200, 200}, {256, 256}, {512, 512}, {320, 512}, {500, 300}, {576, 512}};
 
 static ea_gen_options options_of(const int32_t *dims, uint64_t seed) {
   ea_gen_options options = EA_GEN_OPTIONS_INIT;
@@ -42,6 +42,7 @@ static ea_gen_options options_of(const int32_t *dims, uint64_t seed) {
   options.dtype = seed % 2 ? EA_BF16 : EA_F16;
   options.head_dim = dims[0];
   options.head_dim_v = dims[1];
+  if (gpu.plan.family == EA_FAMILY_HOPPER && dims[0] > 512) options.shared_kv = EA_YES;
   return options;
 }
 

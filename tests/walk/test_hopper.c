@@ -4,6 +4,7 @@
 #include "../core/cmocka_all.h"
 
 #include "plan/hopper.h"
+#include "plan/hopper_wide.h"
 
 enum { MAX_SEQS = 200 };
 
@@ -101,11 +102,48 @@ static void test_registers(void **state) {
   }
 }
 
+#define WIDE(name, d, dv, latent, unit, consumer_registers, producer_registers) {#name, d, dv, latent, unit},
+static const ea_wide_shape wide_shapes[] = {EA_WIDE_SHAPES(WIDE)};
+#define WIDE_REGISTERS(name, d, dv, latent, unit, consumer_registers, producer_registers)                              \
+  (2 * (consumer_registers) + (producer_registers)),
+static const int32_t wide_registers[] = {EA_WIDE_SHAPES(WIDE_REGISTERS)};
+
+static void test_wide(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof wide_shapes / sizeof wide_shapes[0]; i++) {
+    const ea_wide_shape s = wide_shapes[i];
+    for (int32_t stages = 1; stages <= (s.latent ? 1 : EA_WIDE_MAX_STAGES); stages++) {
+      const ea_wide_smem at = ea_wide_smem_layout(s, stages);
+      const int32_t slots = ea_wide_slots(s, stages);
+      assert_true(at.q % 1024 == 0 && at.p % 1024 == 0 && at.ring % 1024 == 0 && ea_wide_unit_bytes(s) % 1024 == 0);
+      assert_true(at.p - at.q >= EA_WIDE_M * s.dim * 2);
+      assert_int_equal(at.barriers - at.p, s.latent ? 0 : 4 * EA_WIDE_P_BYTES);
+      assert_true(slots >= 2 && slots <= EA_WIDE_MAX_SLOTS);
+      assert_true(at.maxima - at.barriers >= (3 + 2 * EA_WIDE_MAX_SLOTS) * 16 && at.maxima % 16 == 0);
+      assert_true(at.items - at.maxima >= 4 * EA_WIDE_M * 4 && at.items % 128 == 0);
+      assert_true(at.ring - at.items >= EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES);
+      assert_int_equal(at.total - at.ring, 2 * slots * ea_wide_unit_bytes(s));
+    }
+    assert_true(ea_wide_smem_layout(s, s.latent ? 1 : 2).total <= 232448); /* a block of sm_90 */
+    assert_true(wide_registers[i] <= 65536 / EA_WIDE_THREADS / 8 * 8 * 3);
+  }
+  for (int32_t group = 1; group <= 300; group++) {
+    const int32_t parts = ea_wide_group_parts(group);
+    assert_true(parts >= 1 && group % parts == 0 && group / parts <= EA_WIDE_M);
+  }
+  assert_true(ea_wide_group_parts(64) == 1 && ea_wide_group_parts(128) == 2 && ea_wide_group_parts(66) == 2);
+  assert_string_equal(ea_wide_find_shape(320, 512, false).name, "d512");
+  assert_string_equal(ea_wide_find_shape(576, 512, true).name, "d576x512");
+  assert_null(ea_wide_find_shape(576, 512, false).name);
+  assert_null(ea_wide_find_shape(512, 576, true).name);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_row_blocks),
       cmocka_unit_test(test_shared_memory),
       cmocka_unit_test(test_registers),
+      cmocka_unit_test(test_wide),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,17 @@ EA_DEVICE void tma_load_3d(uint32_t dst, const ea_tensor_map *map, uint32_t barr
                "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
+EA_DEVICE void tma_load_4d(uint32_t dst, const ea_tensor_map *map, uint32_t barrier, int32_t c0, int32_t c1,
+                           int32_t c2, int32_t c3) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+               "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst),
+               "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
+/* Brings `bytes` (a multiple of 16, as the address is) to L2. */
+EA_DEVICE void bulk_prefetch_l2(const void *src, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
+}
 /* One arrival, and the phase also waits for this many bytes. */
 EA_DEVICE void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
   asm volatile("{.reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;}" ::"r"(barrier), "r"(bytes)
@@ -53,6 +64,13 @@ EA_DEVICE bool elect_one(void) {
                "selp.u32 %0, 1, 0, p;}"
                : "=r"(elected));
   return elected != 0;
+}
+
+/* Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8. */
+EA_DEVICE void stmatrix_x4(uint32_t address, const uint32_t r[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
 }
 
 /* ---- groups of cp.async --------------------------------------------------------------- */
@@ -128,6 +146,7 @@ EA_DEVICE uint64_t wgmma_advance(uint64_t descriptor, uint32_t bytes) {
 /* d (64 x n, f32) = a (64 x 16) . b (16 x n) [+ d where accumulate is not 0].
  * wgmma_nN_ss_T: a and b by descriptor, k along the columns of both (scores = Q K^T).
  * wgmma_nN_rs_T: a in registers, b by descriptor with n along its columns (output = P V).
+ * wgmma_nN_st_T: the same with a by descriptor, k along its columns.
  * Lane l of warp w holds, of each 8 columns j, rows 16w + l/4 (d[4j], d[4j+1]) and that + 8 (d[4j+2],
  * d[4j+3]), columns 8j + 2(l mod 4) and + 1; a likewise with two columns a register. */
 #define EA_F8(d, i)                                                                                                    \
@@ -218,6 +237,14 @@ EA_DEVICE uint64_t wgmma_advance(uint64_t descriptor, uint32_t bytes) {
                  "setp.ne.b32 p, %" #i2 ", 0;\n"                                                                       \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type " {" EA_WGMMA_LIST_##n              \
                  "}, %" #i0 ", %" #i1 ", p, 1, 1, 0, 0;}"                                                              \
+                 : EA_WGMMA_D_##n(d)                                                                                   \
+                 : "l"(a), "l"(b), "r"(accumulate));                                                                   \
+  }                                                                                                                    \
+  EA_DEVICE void wgmma_n##n##_st_##type(float d[n / 2], uint64_t a, uint64_t b, int accumulate) {                      \
+    asm volatile("{.reg .pred p;\n"                                                                                    \
+                 "setp.ne.b32 p, %" #i2 ", 0;\n"                                                                       \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type " {" EA_WGMMA_LIST_##n              \
+                 "}, %" #i0 ", %" #i1 ", p, 1, 1, 0, 1;}"                                                              \
                  : EA_WGMMA_D_##n(d)                                                                                   \
                  : "l"(a), "l"(b), "r"(accumulate));                                                                   \
   }                                                                                                                    \

@@ -59,6 +59,7 @@ bool emu_bar(int id, int threads, bool value); /* bar.sync and bar.red.or */
 void emu_bar_arrive(int id, int threads);
 
 void emu_ldmatrix(uint32_t *r, uint32_t address, int matrices, bool transposed);
+void emu_stmatrix(uint32_t address, const uint32_t *r); /* four matrices */
 void emu_mma(float *d, const uint32_t *a, const uint32_t *b, bool bf16, bool zero);
 
 void emu_cp_async(uint32_t dst, const void *src, uint32_t src_bytes);
@@ -75,10 +76,11 @@ void emu_mbarrier_wait(uint32_t barrier, uint32_t parity);
 
 struct ea_tensor_map;
 void emu_tma_load(uint32_t dst, const struct ea_tensor_map *map, uint32_t barrier, const int32_t *at, int rank);
+void emu_prefetch(const void *src, uint32_t bytes);
 void emu_fence_proxy_async(void);
 void emu_setmaxnreg(int registers);
 void emu_wgmma(float *d, const uint32_t *a, uint64_t a_descriptor, uint64_t b_descriptor, int n, int accumulate,
-               bool bf16);
+               bool b_along_n, bool bf16); /* a: NULL where it is by descriptor */
 void emu_wgmma_fence(void);
 void emu_wgmma_commit(void);
 void emu_wgmma_wait(int newest_groups);

@@ -13,6 +13,14 @@ EA_DEVICE void tma_load_3d(uint32_t dst, const ea_tensor_map *map, uint32_t barr
   const int32_t at[] = {c0, c1, c2};
   emu_tma_load(dst, map, barrier, at, 3);
 }
+EA_DEVICE void tma_load_4d(uint32_t dst, const ea_tensor_map *map, uint32_t barrier, int32_t c0, int32_t c1,
+                           int32_t c2, int32_t c3) {
+  const int32_t at[] = {c0, c1, c2, c3};
+  emu_tma_load(dst, map, barrier, at, 4);
+}
+EA_DEVICE void bulk_prefetch_l2(const void *src, uint32_t bytes) {
+  emu_prefetch(src, bytes);
+}
 EA_DEVICE void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
   emu_mbarrier_arrive(barrier, 1, bytes);
 }
@@ -26,6 +34,10 @@ EA_DEVICE void fence_proxy_async_shared(void) {
 
 EA_DEVICE bool elect_one(void) {
   return threadIdx.x % 32 == 0;
+}
+
+EA_DEVICE void stmatrix_x4(uint32_t address, const uint32_t r[4]) {
+  emu_stmatrix(address, r);
 }
 
 EA_DEVICE void cp_async_commit_group(void) {
@@ -67,10 +79,13 @@ EA_DEVICE uint64_t wgmma_advance(uint64_t descriptor, uint32_t bytes) {
 
 #define EA_WGMMA(n, type, is_bf16)                                                                                     \
   EA_DEVICE void wgmma_n##n##_ss_##type(float d[n / 2], uint64_t a, uint64_t b, int accumulate) {                      \
-    emu_wgmma(d, 0, a, b, n, accumulate, is_bf16);                                                                     \
+    emu_wgmma(d, 0, a, b, n, accumulate, false, is_bf16);                                                              \
+  }                                                                                                                    \
+  EA_DEVICE void wgmma_n##n##_st_##type(float d[n / 2], uint64_t a, uint64_t b, int accumulate) {                      \
+    emu_wgmma(d, 0, a, b, n, accumulate, true, is_bf16);                                                               \
   }                                                                                                                    \
   EA_DEVICE void wgmma_n##n##_rs_##type(float d[n / 2], const uint32_t a[4], uint64_t b, int accumulate) {             \
-    emu_wgmma(d, a, 0, b, n, accumulate, is_bf16);                                                                     \
+    emu_wgmma(d, a, 0, b, n, accumulate, true, is_bf16);                                                               \
   }
 #define EA_WGMMA_BOTH(n) EA_WGMMA(n, bf16, true) EA_WGMMA(n, f16, false)
 EA_WGMMA_BOTH(64)

@@ -1,0 +1,1312 @@
+/* The Hopper kernel for head dimensions above 256, by bulk copies and warpgroup products.
+ *
+ * Compiled once for each shape of plan/hopper_wide.h and each of bf16 and f16:
+ * -DEA_SHAPE=d512 -DEA_TYPE_BF16 gives the entry hopper_d512_bf16.
+ *
+ * One block a multiprocessor lives as long as the launch and works on items, as in hopper.cu. It has 64
+ * query rows. An output of 64 x 512 takes the registers of two consumer warpgroups, which own half of its
+ * columns each. Keys go in pairs of tiles of 64: each consumer computes the scores of its own tile of a
+ * pair (the first one's is the first), and both need the probabilities of both.
+ *
+ * Consumer, pair t of an item (own and other: the tile of this consumer and of the other one):
+ *
+ *   issue S(t+1) = Q K(own tile of t+1), unit by unit
+ *   rescale O where a maximum grew
+ *   issue O += P(own) V(own tile of t), unit by unit, P from registers
+ *   S(t+1) done: mask; rows' maxima, told to the other consumer
+ *   issue O += P(other) V(other tile of t), unit by unit, P from shared memory
+ *   the other's maxima: both take the same reference; exp2, sum (of own tiles), P(own) in 16 bits, also to
+ *   shared memory for the other
+ *   O done
+ *
+ * A unit (plan/hopper_wide.h) has one reader, so each consumer has a ring of units of its own, in the order in
+ * which it reads them, and half of the producer's threads to fill it. A unit is released when RELEASE_LAG more
+ * have been given to the products. The rings' depth is a run-time number and changes no arithmetic.
+ *
+ * Units of new tokens come by TMA, and those of a tile of the prefix whose slots follow each other. Those of another
+ * tile that holds a prefix key are gathered with cp.async, slot by slot, and rows that are not there are zeros; so are
+ * tiles of rows that TMA cannot read. 8-bit caches are widened on this way. Rows behind a sequence's end that TMA
+ * brings along belong to somebody else: no query sees them, and what a NaN of theirs could do is taken care of like any
+ * other hidden NaN's. */
+#include <stdint.h>
+
+#include "cuda/kernels/hopper.h"
+#include "cuda/kernels/parts.h"
+#include "cuda/kernels/ptx_hopper.h"
+#include "plan/hopper_wide.h"
+#include "problem/call.h"
+
+#define EA_SHAPE_CONSTANT(what) EA_PASTE(EA_WIDE_, EA_SHAPE, what)
+
+#define DIM EA_SHAPE_CONSTANT(_DIM)
+#define DIM_V EA_SHAPE_CONSTANT(_DIM_V)
+#define LATENT EA_SHAPE_CONSTANT(_LATENT)
+#define UNIT_SLICES EA_SHAPE_CONSTANT(_UNIT)
+#define CONSUMER_REGISTERS EA_SHAPE_CONSTANT(_CONSUMER_REGISTERS)
+#define PRODUCER_REGISTERS EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS)
+#define TILE_M EA_WIDE_M
+#define TILE_N EA_WIDE_N
+#define PAIR_KEYS (TILE_N * EA_WIDE_PAIR)
+#define THREADS EA_WIDE_THREADS
+#define COLUMNS EA_WIDE_V_COLUMNS /* of the output, a consumer's */
+
+#ifdef EA_TYPE_BF16
+#define KERNEL EA_PASTE(hopper_, EA_SHAPE, _bf16)
+#else
+#define KERNEL EA_PASTE(hopper_, EA_SHAPE, _f16)
+#endif
+#define EA_PRODUCT_(n, kind, type) wgmma_n##n##_##kind##_##type
+#define EA_PRODUCT(n, kind, type) EA_PRODUCT_(n, kind, type)
+
+/* Units given to the products after the one that is released. */
+#ifndef RELEASE_LAG
+#define RELEASE_LAG 1
+#endif
+/* Units whose copies a gathering thread has in flight before it waits for the oldest. */
+#ifndef GATHER_LAG
+#define GATHER_LAG 4
+#endif
+
+/* Whether rows of the prefix are asked for in L2 a pair before they are gathered. */
+#ifndef PREFETCH_ROWS
+#define PREFETCH_ROWS 1
+#endif
+/* Columns of a product P V where values are in the keys: 64, 128 or 256. */
+#ifndef LATENT_N
+#define LATENT_N 128
+#endif
+
+#define SLICES ((DIM + EA_HOPPER_SLICE - 1) / EA_HOPPER_SLICE)
+#define SLICE_BYTES (TILE_N * EA_HOPPER_SLICE_BYTES)
+#define UNIT_BYTES (UNIT_SLICES * SLICE_BYTES)
+#define V_KEYS (16 * UNIT_SLICES)      /* of a unit of V */
+#define K_UNITS (SLICES / UNIT_SLICES) /* of a tile */
+#define V_UNITS (TILE_N / V_KEYS)      /* of a consumer's columns of a tile */
+#define V_SLICES (COLUMNS / EA_HOPPER_SLICE)
+#define V_SLICE_BYTES (V_KEYS * EA_HOPPER_SLICE_BYTES)
+#define LATENT_SLICES (LATENT_N / EA_HOPPER_SLICE)
+#define P_SLOT (SLICES - 1) /* latent: the last slice's place, which is no value */
+#define FEEDERS 64          /* threads of the producer that fill a ring */
+#define FEEDER_ROWS (TILE_N / (FEEDERS / 8))
+#define UNIT_V_ROWS (V_KEYS / (FEEDERS / 8)) /* a feeder's rows of a unit of V */
+
+/* The thread of the producer that finds items and loads Q: one that feeds no ring by TMA. It has waited for the end
+ * of Q's last use but one, so an item's place is free when it comes to it again. */
+#define LEADER 32
+
+/* Named barriers; 0 is __syncthreads'. */
+#define BARRIER_PRODUCER 1
+#define BARRIER_CONSUMERS 2
+#define BARRIER_CONSUMER 3 /* of the first, and of the second after it */
+#define BARRIER_FEEDERS 5  /* likewise */
+
+static_assert(DIM_V == 2 * COLUMNS && SLICES % UNIT_SLICES == 0, "what units are cut for");
+static_assert(!LATENT || UNIT_SLICES == 1, "a slice a unit");
+static_assert(RELEASE_LAG >= 1 && RELEASE_LAG < V_UNITS, "when products are done; the ring has more slots");
+static_assert(GATHER_LAG >= 1 && GATHER_LAG <= 6, "announce_oldest");
+
+EA_DEVICE ea_wide_shape shape_constants(void) {
+  const ea_wide_shape shape = {0, DIM, DIM_V, LATENT, UNIT_SLICES};
+  return shape;
+}
+
+/* What a block works on. */
+typedef struct ea_item {
+  ea_view view;
+  int64_t token0;      /* the sequence's first row in q, k, v, out */
+  int64_t prefix_base; /* and in kv_indices */
+  ea_key_range keys;   /* visible to some row of the block */
+  ea_key_range plain;  /* tiles between these need no mask */
+  int32_t first_pair, end_pair;
+  int32_t i0;                  /* first query */
+  int32_t rows;                /* (query, head) rows that exist; 0: no more work */
+  int32_t kv_head, first_head; /* first_head: of the queries */
+  uint32_t q_parity;           /* of Q's barriers */
+} ea_item;
+static_assert(sizeof(ea_item) <= EA_HOPPER_ITEM_BYTES, "its place in the layout");
+
+/* The value of lane 0, known to be the same in all lanes. */
+EA_DEVICE int uniform(int x) {
+  return __shfl_sync(0xffffffffu, x, 0);
+}
+EA_DEVICE uint32_t uniform(uint32_t x) {
+  return __shfl_sync(0xffffffffu, x, 0);
+}
+
+EA_DEVICE const ea_item *item_at(uint32_t address) {
+  return (const ea_item *)shared_anew(address);
+}
+
+/* Where things are in shared memory: at constant distances from its start. */
+typedef struct ea_places {
+  uint32_t q;
+} ea_places;
+
+EA_DEVICE uint32_t barriers_at(ea_places at) {
+  return at.q + (uint32_t)ea_wide_smem_layout(shape_constants(), 0).barriers;
+}
+EA_DEVICE uint32_t items_at(ea_places at) {
+  return at.q + (uint32_t)ea_wide_smem_layout(shape_constants(), 0).items;
+}
+/* Of the consumer `side`, in this round of two. */
+EA_DEVICE uint32_t maxima_at(ea_places at, uint32_t side, uint32_t round) {
+  return at.q + (uint32_t)ea_wide_smem_layout(shape_constants(), 0).maxima + (round * 2 + side) * (TILE_M * 4);
+}
+EA_DEVICE uint32_t p_at(ea_places at, uint32_t side, uint32_t round) {
+  return at.q + (uint32_t)ea_wide_smem_layout(shape_constants(), 0).p + (round * 2 + side) * EA_WIDE_P_BYTES;
+}
+EA_DEVICE uint32_t ring_at(ea_places at, uint32_t side, uint32_t slots) {
+  return at.q + (uint32_t)ea_wide_smem_layout(shape_constants(), 0).ring + side * slots * UNIT_BYTES;
+}
+EA_DEVICE uint32_t q_full(ea_places at) {
+  return barriers_at(at);
+}
+EA_DEVICE uint32_t q_empty(ea_places at) {
+  return barriers_at(at) + 8;
+}
+/* The maxima of consumer `side` are there. */
+EA_DEVICE uint32_t maxima_full(ea_places at, uint32_t side) {
+  return barriers_at(at) + 16 + side * 8;
+}
+EA_DEVICE uint32_t p_full(ea_places at, uint32_t side) {
+  return barriers_at(at) + 32 + side * 8;
+}
+/* A slot's full barrier; its empty one is 8 further. */
+EA_DEVICE uint32_t slots_at(ea_places at, uint32_t side) {
+  return barriers_at(at) + 48 + side * (EA_WIDE_MAX_SLOTS * 16);
+}
+/* Items take turns in their places. */
+#define LAST_PLACE ((EA_HOPPER_ITEMS - 1) * EA_HOPPER_ITEM_BYTES)
+EA_DEVICE uint32_t place_after(ea_places at, uint32_t place) {
+  return place == items_at(at) + LAST_PLACE ? items_at(at) : place + EA_HOPPER_ITEM_BYTES;
+}
+EA_DEVICE uint32_t place_before(ea_places at, uint32_t place) {
+  return place == items_at(at) ? items_at(at) + LAST_PLACE : place - EA_HOPPER_ITEM_BYTES;
+}
+
+/* A ring as one side sees it: its barriers and units, and a place in it, which is slot * 2 + parity of the
+ * slot's current use. */
+typedef struct ea_ring {
+  uint32_t barriers, units, slots;
+  uint32_t position;
+} ea_ring;
+
+EA_DEVICE uint32_t ring_full(ea_ring ring) {
+  return ring.barriers + ring.position / 2 * 16;
+}
+EA_DEVICE uint32_t ring_empty(ea_ring ring) {
+  return ring.barriers + 8 + ring.position / 2 * 16;
+}
+EA_DEVICE uint32_t ring_unit(ea_ring ring) {
+  return ring.units + ring.position / 2 * UNIT_BYTES;
+}
+EA_DEVICE uint32_t parity_of(ea_ring ring) {
+  return ring.position & 1;
+}
+EA_DEVICE void ring_advance(ea_ring *ring) {
+  ring->position += 2;
+  if (ring->position / 2 == ring->slots) ring->position = parity_of(*ring) ^ 1;
+}
+/* So many units on. */
+EA_DEVICE void ring_skip(ea_ring *ring, uint32_t units) {
+  uint32_t slot = ring->position / 2 + units, parity = parity_of(*ring);
+  for (; slot >= ring->slots; slot -= ring->slots) parity ^= 1;
+  ring->position = slot * 2 + parity;
+}
+EA_DEVICE ea_ring ring_of(ea_places at, const ea_hopper_launch &launch, uint32_t side) {
+  const uint32_t slots =
+      LATENT ? SLICES : (uint32_t)ea_wide_slots(shape_constants(), launch.scores.stages); /* a constant, for latent */
+  const ea_ring ring = {slots_at(at, side), ring_at(at, side, slots), slots, 0};
+  return ring;
+}
+
+/* Which slice a unit of K begins with. Latent: first those that are values of this consumer's columns, which are
+ * free again first. */
+EA_DEVICE int slice_of(int unit, int side) {
+  if (!LATENT) return unit * UNIT_SLICES;
+  return unit < 2 * V_SLICES ? (unit + side * V_SLICES) % (2 * V_SLICES) : unit;
+}
+
+/* ---- the producer ---------------------------------------------------------------------------- */
+
+/* Piece of work w: heads of a chunk fastest, then row blocks, those with the longest walks first, then
+ * chunks. Every number fits 32 bits: the launch sees to it. False: a spare row block. */
+EA_DEVICE bool make_item(const ea_call &call, const ea_hopper_launch &launch, int32_t row_blocks, int32_t work,
+                         ea_item *item) {
+  const int32_t chunk_work = row_blocks * launch.head_chunk;
+  const int32_t first_head = work / chunk_work * launch.head_chunk, in_chunk = work % chunk_work;
+  const int32_t heads = ea_min_i32(launch.head_chunk, call.num_kv_heads * launch.group_parts - first_head);
+  const int32_t head = first_head + in_chunk % heads; /* of those that parts of groups are */
+  item->kv_head = head / launch.group_parts;
+  item->first_head = head * call.group;
+  const int32_t block = in_chunk / heads;
+  ea_row_block found;
+  if (launch.order) {
+    found = launch.order->blocks[block];
+  } else if (!ea_hopper_find_row_block(call.qo_indptr, (int32_t)call.num_seqs, row_blocks - 1 - block,
+                                       launch.block_tokens, &found)) {
+    return false;
+  }
+  item->view = ea_view_of(&call, found.seq);
+  item->prefix_base = call.kv_indptr[found.seq];
+  item->token0 = call.qo_indptr[found.seq];
+  const int32_t i0 = found.i0;
+  const int32_t tokens = ea_min_i32(launch.block_tokens, item->view.extend - i0);
+  item->i0 = i0;
+  item->rows = tokens * call.group;
+  item->keys = ea_visible_keys(&item->view, i0, i0 + tokens);
+  const ea_key_range plain = ea_unmasked_keys(&item->view, i0, i0 + tokens);
+  item->plain.first = ea_max_i32(plain.first, item->keys.first);
+  item->plain.end = ea_min_i32(plain.end, item->keys.end);
+  item->first_pair = item->keys.first / PAIR_KEYS;
+  item->end_pair = item->keys.end > item->keys.first ? (item->keys.end + PAIR_KEYS - 1) / PAIR_KEYS : item->first_pair;
+  return true;
+}
+
+/* Where a key's row begins; NULL where it is not there. */
+EA_DEVICE const char *key_row(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int key, bool of_v) {
+  const ea_item *item = item_at(place);
+  if (key < item->keys.first || key >= item->keys.end) return 0;
+  if (key < item->view.prefix) {
+    const ea_pool &pool = of_v ? call.v_cache : call.k_cache;
+    const int64_t slot = ea_load_index(call.kv_indices, call.index_dtype, item->prefix_base + key);
+    const int64_t offset = slot_offset(pool, slot, call.page_size, launch.scores.page_magic, item->kv_head);
+    return (const char *)pool.data + (call.cache_dtype == call.dtype ? offset * 2 : offset);
+  }
+  const ea_strided &fresh = of_v ? call.v : call.k;
+  const int64_t token = item->token0 + (key - item->view.prefix);
+  return (const char *)fresh.data + (token * fresh.token_stride + item->kv_head * fresh.head_stride) * 2;
+}
+
+/* A ring as its feeders see it. Gathered units are announced to the consumer late: a thread waits for its own
+ * copies, makes them visible to the products, arrives. */
+typedef struct ea_feed {
+  ea_ring ring;
+  uint32_t announced; /* position of the oldest that is not */
+  uint32_t pending;   /* how many are not */
+} ea_feed;
+
+EA_DEVICE void announce_oldest(ea_feed *feed) {
+  switch (feed->pending) { /* all but so many less one are to be there */
+  case 1:
+    cp_async_wait_group(0);
+    break;
+  case 2:
+    cp_async_wait_group(1);
+    break;
+  case 3:
+    cp_async_wait_group(2);
+    break;
+  case 4:
+    cp_async_wait_group(3);
+    break;
+  case 5:
+    cp_async_wait_group(4);
+    break;
+  case 6:
+    cp_async_wait_group(5);
+    break;
+  default:
+    cp_async_wait_group(6);
+  }
+  fence_proxy_async_shared();
+  ea_ring oldest = feed->ring;
+  oldest.position = feed->announced;
+  mbarrier_arrive(ring_full(oldest));
+  ring_advance(&oldest);
+  feed->announced = oldest.position;
+  feed->pending--;
+}
+
+EA_DEVICE void announce_all(ea_feed *feed) {
+#pragma unroll 1
+  while (feed->pending) announce_oldest(feed);
+}
+
+/* Waits for the slot. What is pending must not wait with it. */
+EA_DEVICE void wait_empty(ea_feed *feed) {
+#pragma unroll 1
+  while (!mbarrier_test(ring_empty(feed->ring), parity_of(feed->ring) ^ 1)) {
+    if (feed->pending == 0) {
+      mbarrier_wait(ring_empty(feed->ring), parity_of(feed->ring) ^ 1);
+      return;
+    }
+    announce_oldest(feed);
+  }
+}
+
+/* Ends a gathered unit. */
+EA_DEVICE void gathered(ea_feed *feed) {
+  cp_async_commit_group();
+  if (feed->pending++ == 0) feed->announced = feed->ring.position;
+  if (feed->pending > GATHER_LAG) announce_oldest(feed);
+  ring_advance(&feed->ring);
+}
+
+/* The rows of a tile that a feeder copies: eight threads a row, so every eighth. NULL: not there. */
+typedef struct ea_rows {
+  const char *row[FEEDER_ROWS];
+} ea_rows;
+
+EA_DEVICE ea_rows find_rows(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
+                            bool of_v) {
+  ea_rows rows;
+#pragma unroll
+  for (int i = 0; i < FEEDER_ROWS; i++) {
+    rows.row[i] = key_row(call, launch, place, tile * TILE_N + tid % FEEDERS / 8 + i * 8, of_v);
+  }
+  return rows;
+}
+
+/* 16 bytes of a row to row `row` of a slice in shared memory. */
+EA_DEVICE void copy_chunk(const ea_call &call, uint32_t slice, int row, const char *source, int column, int dim) {
+  const bool wanted = source != 0 && column < dim;
+  cp_async_16(slice + (uint32_t)(row * 128 + ((column / CHUNK % 8) ^ (row & 7)) * 16),
+              wanted ? source + column * 2 : (const char *)call.q.data, wanted ? 16 : 0);
+}
+
+/* A tile of K, or this consumer's columns of a tile of V, by cp.async. */
+EA_DEVICE void gather_k(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
+                        ea_feed *feed) {
+  const ea_rows rows = find_rows(call, launch, place, tid, tile, false);
+  const int row0 = tid % FEEDERS / 8, column0 = tid % 8 * CHUNK;
+#pragma unroll 1
+  for (int unit = 0; unit < K_UNITS; unit++) {
+    wait_empty(feed);
+#pragma unroll
+    for (int n = 0; n < UNIT_SLICES; n++) {
+      const int column = (slice_of(unit, tid / FEEDERS) + n) * EA_HOPPER_SLICE + column0;
+      const uint32_t slice = ring_unit(feed->ring) + (uint32_t)(n * SLICE_BYTES);
+#pragma unroll
+      for (int i = 0; i < FEEDER_ROWS; i++) {
+        copy_chunk(call, slice, row0 + i * 8, rows.row[i], column, call.head_dim);
+      }
+    }
+    gathered(feed);
+  }
+}
+
+EA_DEVICE void gather_v(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
+                        ea_feed *feed) {
+  const ea_rows rows = find_rows(call, launch, place, tid, tile, true);
+  const int row0 = tid % FEEDERS / 8, column0 = tid / FEEDERS * COLUMNS + tid % 8 * CHUNK;
+#pragma unroll
+  for (int unit = 0; unit < V_UNITS; unit++) {
+    wait_empty(feed);
+#pragma unroll
+    for (int n = 0; n < V_SLICES; n++) {
+      const uint32_t slice = ring_unit(feed->ring) + (uint32_t)(n * V_SLICE_BYTES);
+#pragma unroll
+      for (int i = 0; i < UNIT_V_ROWS; i++) {
+        copy_chunk(call, slice, row0 + i * 8, rows.row[unit * UNIT_V_ROWS + i], column0 + n * EA_HOPPER_SLICE,
+                   call.head_dim_v);
+      }
+    }
+    gathered(feed);
+  }
+}
+
+/* Asks for this ring's own tiles of the prefix, K of one pair and V of another, a row a thread. */
+EA_DEVICE void prefetch_rows(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int k_pair,
+                             int v_pair) {
+  if (!launch.scores.cache_aligned || call.cache_dtype != call.dtype) return;
+  const int in_pair = tid / FEEDERS * TILE_N + tid % FEEDERS;
+  const int k_key = k_pair * PAIR_KEYS + in_pair, v_key = v_pair * PAIR_KEYS + in_pair;
+  const int prefix = item_at(place)->view.prefix;
+  const char *k = k_key < prefix ? key_row(call, launch, place, k_key, false) : 0;
+  const char *v = !LATENT && v_key < prefix ? key_row(call, launch, place, v_key, true) : 0;
+  if (k) bulk_prefetch_l2(k, (uint32_t)call.head_dim * 2);
+  if (v) bulk_prefetch_l2(v, (uint32_t)call.head_dim_v * 2);
+}
+
+/* A tile of either by plain loads and stores, for rows that are not aligned or have 8-bit elements. */
+EA_DEVICE void gather_any(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
+                          ea_feed *feed, bool of_v) {
+  const int units = of_v ? V_UNITS : K_UNITS, keys = of_v ? V_KEYS : TILE_N;
+  const int chunks = UNIT_BYTES / 16 / keys; /* of a row, in a unit */
+#pragma unroll 1
+  for (int unit = 0; unit < units; unit++) {
+    wait_empty(feed);
+#pragma unroll 1
+    for (int index = tid % FEEDERS; index < UNIT_BYTES / 16; index += FEEDERS) {
+      const int row = index / chunks, at = index % chunks;
+      const int key = tile * TILE_N + (of_v ? unit * V_KEYS : 0) + row;
+      const int side = tid / FEEDERS;
+      const int chunk = at + (of_v ? side * (COLUMNS / CHUNK) : slice_of(unit, side) * (EA_HOPPER_SLICE / CHUNK));
+      const uint32_t to =
+          ring_unit(feed->ring) + (uint32_t)(at / 8 * keys * 128 + row * 128 + ((at % 8) ^ (row & 7)) * 16);
+      const char *source = key_row(call, launch, place, key, of_v);
+      const int dim = of_v ? call.head_dim_v : call.head_dim;
+      if (source == 0 || chunk * CHUNK >= dim) {
+        st_shared_v4(to, make_uint4(0, 0, 0, 0));
+      } else {
+        const bool cached = key < item_at(place)->view.prefix;
+        load_row_chunk(to, source, chunk, dim,
+                       cached ? cached_source(call, launch.scores) : fresh_source(launch.scores));
+      }
+    }
+    gathered(feed);
+  }
+}
+
+/* Whether cp.async can read all rows of a tile. */
+EA_DEVICE bool rows_are_aligned(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tile) {
+  const int cached = item_at(place)->view.prefix - tile * TILE_N; /* so many rows are of the prefix */
+  const bool pool_aligned = launch.scores.cache_aligned && call.cache_dtype == call.dtype;
+  return (cached <= 0 || pool_aligned) && (cached >= TILE_N || launch.scores.kv_aligned);
+}
+
+/* Q by plain loads, where its rows are not aligned. */
+EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) {
+  const ea_source how = {EA_ELEMENT_16BIT, false};
+#pragma unroll 1
+  for (int index = tid; index < item_at(place)->rows * SLICES * 8; index += 128) {
+    const ea_item *item = item_at(place);
+    const int row = index / (SLICES * 8), at = index % (SLICES * 8);
+    const int64_t token = item->token0 + item->i0 + row / call.group;
+    const int64_t head = item->first_head + row % call.group;
+    const char *source = (const char *)call.q.data + (token * call.q.token_stride + head * call.q.head_stride) * 2;
+    const uint32_t to =
+        q + (uint32_t)(at / 8 * TILE_M * EA_HOPPER_SLICE_BYTES + row * 128 + ((at % 8) ^ (row & 7)) * 16);
+    if (at * CHUNK < call.head_dim) {
+      load_row_chunk(to, source, at, call.head_dim, how);
+    } else {
+      st_shared_v4(to, make_uint4(0, 0, 0, 0));
+    }
+  }
+}
+
+/* A tile of K, or this consumer's columns of a tile of V, by TMA, asked for by one lane of a warp that is here whole, with
+ * operands that are the same in all lanes: only so are they in uniform registers, where the instruction wants them. A full
+ * barrier counts FEEDERS arrivals, as a gathered unit brings them. */
+template <bool OF_V>
+EA_DEVICE void load_tile(const ea_tensor_map *map, int kv_head, int token, int side, ea_ring ring) {
+  kv_head = uniform(kv_head);
+  token = uniform(token);
+  ring.position = uniform(ring.position);
+#pragma unroll 1
+  for (int unit = 0; unit < (OF_V ? V_UNITS : K_UNITS); unit++) {
+    const int slice = OF_V ? side * V_SLICES : slice_of(unit, side);
+    mbarrier_wait(ring_empty(ring), parity_of(ring) ^ 1);
+    if (elect_one()) {
+      mbarrier_arrive_expect_tx(ring_full(ring), UNIT_BYTES);
+      mbarrier_arrive_many(ring_full(ring), FEEDERS - 1);
+      tma_load_4d(ring_unit(ring), map, ring_full(ring), 0, token, slice, kv_head);
+    }
+    __syncwarp();
+    if (OF_V) token += V_KEYS;
+    ring_advance(&ring);
+  }
+}
+
+/* Whether a tile's keys are all of the prefix, in slots that follow each other; the first. All feeders of the ring come
+ * here before a tile that may be gathered, so that none of them waits for slots while another asks for a tile by TMA.
+ */
+EA_DEVICE bool is_run(const ea_call &call, uint32_t place, int tid, int tile, int32_t *slot) {
+  const ea_item *item = item_at(place);
+  const int key0 = tile * TILE_N;
+  bool run = key0 >= item->keys.first && key0 + TILE_N <= ea_min_i32(item->keys.end, item->view.prefix);
+  if (run) {
+    const int64_t at = item->prefix_base + key0;
+    *slot = (int32_t)ea_load_index(call.kv_indices, call.index_dtype, at);
+    run = (int32_t)ea_load_index(call.kv_indices, call.index_dtype, at + tid % FEEDERS) == *slot + tid % FEEDERS;
+  }
+  return !bar_red_or(BARRIER_FEEDERS + tid / FEEDERS, FEEDERS, !run);
+}
+
+/* A tile of K, or this consumer's columns of a tile of V. gathers: not by TMA from the new tokens. */
+EA_DEVICE void feed_tile(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
+                         bool gathers, ea_feed *feed, bool of_v) {
+  int32_t first = (int32_t)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix);
+  const bool run = gathers && launch.wide_pool_boxes && is_run(call, place, tid, tile, &first);
+  if (run || !gathers) {
+    announce_all(feed);
+    const int warp = uniform(tid / 32), head = item_at(place)->kv_head;
+    if (warp % (FEEDERS / 32) == 0) {
+      const int side = warp / (FEEDERS / 32);
+      if (of_v) {
+        load_tile<true>(run ? &launch.v_pool : &launch.v, head, first, side, feed->ring);
+      } else {
+        load_tile<false>(run ? &launch.k_pool : &launch.k, head, first, side, feed->ring);
+      }
+    }
+    ring_skip(&feed->ring, of_v ? V_UNITS : K_UNITS);
+  } else if (!rows_are_aligned(call, launch, place, tile)) {
+    gather_any(call, launch, place, tid, tile, feed, of_v);
+  } else if (of_v) {
+    gather_v(call, launch, place, tid, tile, feed);
+  } else {
+    gather_k(call, launch, place, tid, tile, feed);
+  }
+}
+
+/* The next number of a piece of work: blocks take them one after another, as they get through. */
+EA_DEVICE int32_t take_work(const ea_hopper_launch &launch) {
+  return launch.taken ? (int32_t)gridDim.x + atomicAdd(launch.taken, 1) : INT32_MAX;
+}
+
+/* Finds the next piece of work, beginning with `work`, and writes it where all will read it; rows = 0: there
+ * is none. Returns the number to go on with: asked for here, needed only an item later. */
+EA_DEVICE int32_t next_item(const ea_call &call, const ea_hopper_launch &launch, int32_t work, uint32_t before,
+                            uint32_t place) {
+  ea_item *item = (ea_item *)__cvta_shared_to_generic(place);
+  const int32_t row_blocks = launch.order ? launch.order->count : launch.row_blocks;
+  const int32_t all_work = row_blocks * call.num_kv_heads * launch.group_parts;
+  item->q_parity = item_at(before)->q_parity ^ 1;
+  item->rows = 0;
+#pragma unroll 1
+  while (work < all_work && !make_item(call, launch, row_blocks, work, item)) work = take_work(launch);
+  return work < all_work ? take_work(launch) : work;
+}
+
+EA_DEVICE void feed_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid) {
+  if (!launch.scores.q_aligned) {
+    mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
+    load_q(call, place, tid, at.q);
+    fence_proxy_async_shared();
+    mbarrier_arrive(q_full(at));
+  } else if (uniform(tid / 32) == LEADER / 32) {
+    const ea_item *item = item_at(place);
+    const int32_t head = uniform(item->first_head), token = uniform((int32_t)item->token0 + item->i0);
+    mbarrier_wait(q_empty(at), item->q_parity ^ 1);
+    if (elect_one()) {
+      mbarrier_arrive_expect_tx(q_full(at),
+                                (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
+      mbarrier_arrive_many(q_full(at), 127); /* it counts 128 arrivals, as without TMA */
+#pragma unroll
+      for (int slice = 0; slice < SLICES; slice++) {
+        tma_load_3d(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES), &launch.q, q_full(at),
+                    slice * EA_HOPPER_SLICE, head, token);
+      }
+    }
+    __syncwarp();
+  }
+}
+
+EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
+  const int tid_once = read_tid();
+  const auto tid = [&]() { return read_anew(tid_once); };
+  const int side = uniform(tid_once / FEEDERS);
+  ea_feed feed = {ring_of(at, launch, (uint32_t)side), 0, 0};
+  uint32_t place = items_at(at);
+  int32_t work = (int32_t)blockIdx.x; /* the next piece, where this thread is the one that looks for it */
+#pragma unroll 1
+  while (true) {
+    if (tid() == LEADER) work = next_item(call, launch, work, place_before(at, place), place);
+    bar_sync(BARRIER_PRODUCER, 128);
+    const bool last = item_at(place)->rows == 0;
+    if (last) {
+      if (tid() == LEADER) {
+        mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
+        mbarrier_arrive_many(q_full(at), 128);
+      }
+      break;
+    }
+    feed_q(call, launch, at, place, tid());
+#pragma unroll 1
+    for (int pair = item_at(place)->first_pair - 1; pair < item_at(place)->end_pair; pair++) {
+      /* Once TMA reads new tokens, it reads to the item's end: feeders that only watch must not wait for slots again.
+       */
+      const bool gathers = pair * PAIR_KEYS < item_at(place)->view.prefix || !launch.wide_boxes;
+      if (PREFETCH_ROWS && gathers) prefetch_rows(call, launch, place, tid(), pair + 2, pair + 1);
+#pragma unroll 1
+      for (int part = 0; part < (LATENT ? 1 : 3); part++) { /* own K of the next pair, own V, other V */
+        if (part == 0 ? pair + 1 == item_at(place)->end_pair : pair < item_at(place)->first_pair) continue;
+        const int tile = (pair + (part == 0)) * EA_WIDE_PAIR + (part == 2 ? 1 - side : side);
+        feed_tile(call, launch, place, tid(), tile, gathers, &feed, part != 0);
+      }
+    }
+    announce_all(&feed);
+    place = place_after(at, place);
+  }
+}
+
+/* ---- a consumer ------------------------------------------------------------------------------ */
+
+/* One arrival a warp, when all its lanes are through. */
+EA_DEVICE void release(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
+}
+
+/* The first of a thread's two rows; the other is 8 further. Both consumers have the same rows. */
+EA_DEVICE int first_row(int tid) {
+  return tid % 128 / 32 * 16 + tid % 32 / 4;
+}
+
+/* Query of a row of the block; rows past the last query show what that sees. */
+EA_DEVICE int row_query(const ea_item *item, int row, int group) {
+  return ea_min_i32(item->i0 + row / group, item->view.extend - 1);
+}
+
+/* What scores become before the softmax: scales, cap, temperature. */
+EA_DEVICE void transform(float s[TILE_N / 2], const ea_call &call, const ea_hopper_launch &launch, const ea_item *item,
+                         int key0, int row) {
+  const ea_portable_launch &with = launch.scores;
+  if (with.k_scale != 1.0f) {
+    const int cached = item->view.prefix - key0;
+#pragma unroll
+    for (int e = 0; e < TILE_N / 2; e++) {
+      if (e / 4 * 8 + e % 2 < cached) s[e] *= with.k_scale;
+    }
+  }
+  if (!with.transformed) return;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    float temperature = 1.0f;
+    if (call.xai_temperature_len > 0) {
+      const int position = item->view.prefix + row_query(item, row + h * 8, call.group);
+      temperature = ea_temperature(position, call.xai_temperature_len, __log2f((float)position), with.inv_log2_len);
+    }
+#pragma unroll
+    for (int e = 0; e < TILE_N / 4; e++) {
+      float *x = &s[e / 2 * 4 + h * 2 + e % 2];
+      *x = transformed_score(*x, with, temperature);
+    }
+  }
+}
+
+/* -Inf where a key is hidden. key0: this thread's first key; its others are the next one, and every 8 on. */
+EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_call &call, const ea_item *item, int key0, int row) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int i = row_query(item, row + h * 8, call.group);
+    const ea_key_range seen = ea_visible_keys(&item->view, i, i + 1);
+    const int from = seen.first - key0, to = seen.end - key0;
+    uint32_t hidden = 0;
+    if (item->view.mask) { /* bit of a key: its number among the thread's. The mask is all that is left to ask. */
+      const uint8_t *mask = item->view.mask + i * item->view.mask_stride;
+      const int told = item->view.mask_skips_prefix ? ea_max_i32(seen.first, item->view.prefix) : seen.first;
+#pragma unroll 1
+      for (int e = 0; e < TILE_N / 4; e++) {
+        const int key = key0 + e / 2 * 8 + e % 2;
+        if (key >= told && key < seen.end && mask[key] == 0) hidden |= 1u << e;
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < TILE_N / 4; e++) {
+      const int key = e / 2 * 8 + e % 2; /* from key0 */
+      const bool visible = key >= from && key < to && (hidden >> e & 1) == 0;
+      float *x = &s[e / 2 * 4 + h * 2 + e % 2];
+      *x = visible ? *x : MINUS_INF;
+    }
+  }
+}
+
+/* Running reference of a thread's two rows, and their sums over this thread's columns. */
+typedef struct ea_softmax {
+  float row_max[2], row_sum[2];
+} ea_softmax;
+
+/* Two numbers of a thread's rows for the other consumer, and what that has for them. */
+EA_DEVICE void put_rows(ea_places at, uint32_t side, uint32_t round, int tid, const float x[2]) {
+  if (tid % 4 != 0) return;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    st_shared_f32(maxima_at(at, side, round) + (uint32_t)(first_row(tid) + h * 8) * 4, x[h]);
+  }
+}
+EA_DEVICE void get_rows(ea_places at, uint32_t side, uint32_t round, int tid, float x[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) x[h] = ld_shared_f32(maxima_at(at, side, round) + (uint32_t)(first_row(tid) + h * 8) * 4);
+}
+EA_DEVICE void tell(ea_places at, uint32_t side, uint32_t round, int tid, const float x[2]) {
+  put_rows(at, side, round, tid, x);
+  release(maxima_full(at, side));
+}
+EA_DEVICE void hear(ea_places at, uint32_t side, uint32_t round, int tid, float x[2]) {
+  mbarrier_wait(maxima_full(at, side), round);
+  get_rows(at, side, round, tid, x);
+}
+
+EA_DEVICE void find_maxima(const float s[TILE_N / 2], float maxima[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    float m[2] = {s[h * 2], s[h * 2 + 1]};
+#pragma unroll
+    for (int e = 4; e < TILE_N / 2; e += 4) {
+      m[0] = fmaxf(m[0], s[e + h * 2]);
+      m[1] = fmaxf(m[1], s[e + h * 2 + 1]);
+    }
+    maxima[h] = quad_max(fmaxf(m[0], m[1]));
+  }
+}
+
+/* A row's (h) scores become probabilities, in f32; factor: what the output so far is to be multiplied by. The
+ * reference of the exponentials follows a row's maximum (over both tiles) only when that has grown by 2^slack:
+ * any reference near it gives the same quotient. cached: keys from this thread's first that are of the prefix. */
+template <bool WITH_V_SCALE>
+EA_DEVICE void exponentials(float s[TILE_N / 2], int h, ea_softmax *state, const float maxima[2], float factor[2],
+                            const ea_hopper_launch &launch, int cached) {
+  const float scale = launch.scores.scale_log2;
+  const bool grown = (maxima[h] - state->row_max[h]) * scale > launch.scores.rescale_slack_log2;
+  const float reference = grown ? maxima[h] : state->row_max[h];
+  const float shift = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
+  factor[h] = grown ? ex2_approx(state->row_max[h] * scale - shift) : 1.0f;
+  state->row_max[h] = reference;
+  float sum[2] = {0.0f, 0.0f}; /* two chains: an addition waits for the one before */
+#pragma unroll
+  for (int e = h * 2; e < TILE_N / 2; e += 4) {
+    float p0 = ex2_approx(fmaf(s[e], scale, -shift));
+    float p1 = ex2_approx(fmaf(s[e + 1], scale, -shift));
+    sum[0] += p0;
+    sum[1] += p1;
+    if (WITH_V_SCALE) {
+      if (e / 4 * 8 < cached) p0 *= launch.scores.v_scale;
+      if (e / 4 * 8 + 1 < cached) p1 *= launch.scores.v_scale;
+    }
+    s[e] = p0;
+    s[e + 1] = p1;
+  }
+  state->row_sum[h] = fmaf(state->row_sum[h], factor[h], sum[0] + sum[1]);
+}
+
+EA_DEVICE void round_probabilities(uint32_t p[TILE_N / 4], const float s[TILE_N / 2]) {
+#pragma unroll
+  for (int w = 0; w < TILE_N / 4; w++) p[w] = cvt_x2(s[w * 2], s[w * 2 + 1]);
+}
+
+/* P for the other consumer: 64 x 64 under the 128-byte swizzle. */
+EA_DEVICE void give_probabilities(ea_places at, uint32_t side, uint32_t buffer, int tid, const uint32_t p[TILE_N / 4]) {
+  const int row = tid % 128 / 32 * 16 + tid % 16;
+  const uint32_t to = buffer + (uint32_t)row * 128;
+#pragma unroll
+  for (int step = 0; step < TILE_N / 16; step++) {
+    stmatrix_x4(to + (uint32_t)((step * 2 + tid % 32 / 16) ^ (row & 7)) * 16, p + step * 4);
+  }
+  fence_proxy_async_shared();
+  release(p_full(at, side));
+}
+
+/* ---- NaN and Inf in V must reach only the rows that see them (promise 2), and 0 * NaN is NaN. Where every row of
+ * the block sees every key they reach whom they should by themselves. Elsewhere they are taken out of the units
+ * before the products, and when there were any, given by hand to the rows that see them. */
+
+EA_DEVICE bool is_masked(const ea_item *item, int tile) {
+  return tile * TILE_N < item->plain.first || (tile + 1) * TILE_N > item->plain.end;
+}
+
+/* Takes them out of a unit. All threads of a consumer come here. Whether there were any. */
+EA_DEVICE bool clear_special(uint32_t unit, uint32_t side, int tid) {
+  bool found = false;
+#pragma unroll 1
+  for (int index = tid % 128; index < UNIT_BYTES / 16; index += 128) {
+    const uint32_t address = unit + (uint32_t)index * 16;
+    const uint4 x = ld_shared_v4(address);
+    if (any_special(x)) {
+      st_shared_v4(address, without_special(x));
+      found = true;
+    }
+  }
+  if (found) fence_proxy_async_shared();
+  return bar_red_or(BARRIER_CONSUMER + (int)side, 128, found);
+}
+
+/* Two elements of a row, where there are so many, as 16-bit floats. */
+EA_DEVICE uint32_t load_pair(const char *row, int column, int dim, ea_element element) {
+  uint32_t pair = 0;
+#pragma unroll
+  for (int c = 0; c < 2; c++) {
+    if (column + c >= dim) continue;
+    const uint32_t bits = element == EA_ELEMENT_16BIT
+                              ? ((const uint16_t *)row)[column + c]
+                              : widen_8bit(((const uint8_t *)row)[column + c], element == EA_ELEMENT_E4M3);
+    pair |= bits << (16 * c);
+  }
+  return pair;
+}
+
+/* Those of keys [first, end), read once more, to the rows that see them. */
+EA_DEVICE void add_special(float o[COLUMNS / 2], const ea_call &call, const ea_hopper_launch &launch, uint32_t place,
+                           int first, int end, int tid) {
+  const int row = first_row(tid), column0 = (tid / 128 - 1) * COLUMNS + tid % 4 * 2;
+#pragma unroll 1
+  for (int key = first; key < end; key++) {
+    const ea_item *item = item_at(place);
+    const char *source = key_row(call, launch, place, key, true);
+    if (source == 0) continue;
+    const ea_element element = key < item->view.prefix ? cached_source(call, launch.scores).element : EA_ELEMENT_16BIT;
+    bool seen[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) seen[h] = ea_visible(&item->view, row_query(item, row + h * 8, call.group), key);
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j++) {
+      const uint32_t pair = load_pair(source, column0 + j * 8, call.head_dim_v, element);
+#pragma unroll
+      for (int c = 0; c < 2; c++) {
+        const uint32_t bits = c == 0 ? pair & 0xffffu : pair >> 16;
+        if (!is_special(bits)) continue;
+        if (seen[0]) o[j * 4 + c] += element_value(bits);
+        if (seen[1]) o[j * 4 + 2 + c] += element_value(bits);
+      }
+    }
+  }
+}
+
+/* Denominator, sink, lse, and the rows' way out. other: sums of the other consumer's tiles. */
+EA_DEVICE void finish(float o[COLUMNS / 2], const ea_softmax *state, const float other[2], const ea_call &call,
+                      const ea_hopper_launch &launch, const ea_item *item, int tid) {
+  const int row = first_row(tid), lane = tid % 32, side = tid / 128 - 1;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int r = row + h * 8;
+    const bool exists = r < item->rows;
+    const int head = item->first_head + r % call.group;
+    const int64_t token = item->token0 + item->i0 + r / call.group;
+    const float sum = state->row_sum[h] + other[h]; /* the same in both consumers */
+    const ea_row_end end = end_row(call, state->row_max[h], launch.scores.scale_log2, sum, head, exists);
+    if (call.lse && exists && lane % 4 == 0 && side == 0) {
+      call.lse[token * call.lse_token_stride + head * call.lse_head_stride] = end.lse;
+    }
+    const float factor = end.factor;
+    /* A lane holds 4 bytes of every 8 columns; four lanes trade so that each holds 16 bytes of every
+     * fourth 8 columns, and a row leaves 64 bytes at a time. */
+    uint16_t *out = (uint16_t *)call.out + token * call.out_token_stride + head * call.out_head_stride;
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j += 4) {
+      uint32_t mine[4];
+#pragma unroll
+      for (int w = 0; w < 4; w++) {
+        mine[w] =
+            j + w < COLUMNS / 8 ? cvt_x2(o[(j + w) * 4 + h * 2] * factor, o[(j + w) * 4 + h * 2 + 1] * factor) : 0;
+      }
+      /* Transposition of 4 x 4 words among four lanes: exchange with lane ^ 1, then with lane ^ 2. */
+      const bool odd = lane & 1, high = lane & 2;
+#pragma unroll
+      for (int w = 0; w < 4; w += 2) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? mine[w] : mine[w + 1], 1);
+        if (odd) {
+          mine[w] = got;
+        } else {
+          mine[w + 1] = got;
+        }
+      }
+#pragma unroll
+      for (int w = 0; w < 2; w++) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? mine[w] : mine[w + 2], 2);
+        if (high) {
+          mine[w] = got;
+        } else {
+          mine[w + 2] = got;
+        }
+      }
+      const int column = side * COLUMNS + (j + lane % 4) * CHUNK, count = exists ? call.head_dim_v - column : 0;
+      if (launch.scores.out_aligned && count > 0) { /* then a whole chunk */
+        *(uint4 *)(out + column) = make_uint4(mine[0], mine[1], mine[2], mine[3]);
+      } else {
+#pragma unroll
+        for (int e = 0; e < CHUNK; e++) {
+          if (e < count) out[column + e] = (uint16_t)(mine[e / 2] >> (16 * (e % 2)));
+        }
+      }
+    }
+  }
+}
+
+/* Values apart from the keys. */
+EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
+  /* What follows from the thread's number is worked out anew at each use: the products need every register. */
+  const int tid_once = read_tid();
+  const auto tid = [&]() { return read_anew(tid_once); };
+  const uint32_t side_once = uniform((uint32_t)tid_once / 128 - 1);
+  const auto side = [&]() { return side_once; };
+  const bool special = launch.scores.transformed || launch.scores.k_scale != 1.0f;
+  float o[COLUMNS / 2], s[TILE_N / 2];
+  uint32_t p[TILE_N / 4];
+  ea_ring ring = ring_of(at, launch, side()), tail = ring; /* the next unit, the oldest that is not released */
+  uint32_t told = 0, given = 0;                            /* parities of the rounds of maxima and of P */
+
+  /* The next unit is there; it has gone to the products. RELEASE_LAG units are given and not released, but at the
+   * beginning of an item. */
+  const auto begin = [&]() {
+    mbarrier_wait(ring_full(ring), parity_of(ring));
+    return ring_unit(ring);
+  };
+  const auto release_oldest = [&]() {
+    release(ring_empty(tail));
+    ring_advance(&tail);
+  };
+  const auto end = [&](bool releases) {
+    wgmma_commit_group();
+    ring_advance(&ring);
+    if (releases) {
+      wgmma_wait_group(RELEASE_LAG);
+      release_oldest();
+    }
+  };
+  const auto issue_scores = [&](bool first) {
+#pragma unroll
+    for (int unit = 0; unit < K_UNITS; unit++) {
+      const uint64_t k = wgmma_descriptor(begin(), 0);
+      const uint64_t q = wgmma_descriptor(at.q, 0);
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < UNIT_SLICES * 4; step++) {
+        const uint32_t further = (uint32_t)(step / 4 * SLICE_BYTES + step % 4 * 32);
+        EA_PRODUCT(TILE_N, ss, EA_TYPE)
+        (s, wgmma_advance(q, (uint32_t)(unit * UNIT_SLICES * SLICE_BYTES) + further), wgmma_advance(k, further),
+         unit + step > 0);
+      }
+      end(!first || unit >= RELEASE_LAG);
+    }
+  };
+  /* O += P V of a unit. */
+  const auto issue_own = [&](int unit, bool masked) {
+    const uint32_t at_v = begin();
+    const bool found = masked && clear_special(at_v, side(), tid());
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < UNIT_SLICES; step++) {
+      EA_PRODUCT(COLUMNS, rs, EA_TYPE)
+      (o, p + (unit * UNIT_SLICES + step) * 4,
+       wgmma_advance(wgmma_descriptor(at_v, V_SLICE_BYTES), (uint32_t)step * 2048), 1);
+    }
+    end(true);
+    return found;
+  };
+  const auto issue_other = [&](int unit, bool masked, uint32_t at_p) {
+    const uint32_t at_v = begin();
+    const bool found = masked && clear_special(at_v, side(), tid());
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < UNIT_SLICES; step++) {
+      EA_PRODUCT(COLUMNS, st, EA_TYPE)
+      (o, wgmma_advance(wgmma_descriptor(at_p, 0), (uint32_t)(unit * UNIT_SLICES + step) * 32),
+       wgmma_advance(wgmma_descriptor(at_v, V_SLICE_BYTES), (uint32_t)step * 2048), 1);
+    }
+    end(true);
+    return found;
+  };
+  const auto rescale = [&](const float factor[2]) {
+    if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) {
+#pragma unroll
+      for (int e = 0; e < COLUMNS / 2; e++) o[e] *= factor[e / 2 % 2];
+    }
+  };
+
+#pragma unroll 1
+  for (uint32_t place = items_at(at), q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
+    mbarrier_wait(q_full(at), q_parity);
+    if (item_at(place)->rows == 0) break;
+    ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
+    float others[2] = {0.0f, 0.0f}; /* the other consumer's sums */
+#pragma unroll
+    for (int e = 0; e < COLUMNS / 2; e++) o[e] = 0.0f;
+    const int first = uniform(item_at(place)->first_pair), end_pair = uniform(item_at(place)->end_pair);
+    const auto own_tile = [&](int pair) { return pair * EA_WIDE_PAIR + (int)side(); };
+    const auto other_tile = [&](int pair) { return pair * EA_WIDE_PAIR + 1 - (int)side(); };
+
+    /* Scores of the pair: masked, their maxima told. */
+    const auto begin_softmax = [&](int pair, float maxima[2]) {
+      const ea_item *item = item_at(place);
+      const int j0 = own_tile(pair) * TILE_N, key0 = j0 + tid() % 4 * 2, row = first_row(tid());
+      if (special) transform(s, call, launch, item, key0, row);
+      if (is_masked(item, own_tile(pair))) apply_mask(s, call, item, key0, row);
+      find_maxima(s, maxima);
+      tell(at, side(), told, tid(), maxima);
+    };
+    const auto hear_maxima = [&](float maxima[2]) {
+      float others[2];
+      hear(at, 1 - side(), told, tid(), others);
+      told ^= 1;
+#pragma unroll
+      for (int h = 0; h < 2; h++) maxima[h] = fmaxf(maxima[h], others[h]);
+    };
+    const auto exponentiate = [&](int pair, int h, const float maxima[2], float factor[2]) {
+      if (launch.scores.v_scale != 1.0f) {
+        const int key0 = own_tile(pair) * TILE_N + tid() % 4 * 2;
+        exponentials<true>(s, h, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
+      } else {
+        exponentials<false>(s, h, &state, maxima, factor, launch, 0);
+      }
+      wgmma_settle(s, TILE_N / 2); /* now, not later */
+    };
+    const auto end_softmax = [&]() {
+      round_probabilities(p, s);
+      give_probabilities(at, side(), p_at(at, side(), given), tid(), p);
+    };
+    /* found: in the own tile (1), in the other (2). */
+    const auto settle_special_values = [&](int pair, uint32_t found) {
+      wgmma_settle(o, COLUMNS / 2);
+      if (found == 0) return;
+      const int pair0 = pair * PAIR_KEYS, middle = pair0 + TILE_N;
+      const uint32_t first_bit = 1 + side(), second_bit = 2 - side();
+      add_special(o, call, launch, place, found & first_bit ? pair0 : middle,
+                  found & second_bit ? pair0 + PAIR_KEYS : middle, tid());
+    };
+
+    if (first < end_pair) {
+      float factor[2], maxima[2];
+      issue_scores(true);
+      wgmma_wait_group(0);
+      wgmma_settle(s, TILE_N / 2);
+      begin_softmax(first, maxima);
+      hear_maxima(maxima);
+#pragma unroll
+      for (int h = 0; h < 2; h++) exponentiate(first, h, maxima, factor);
+      end_softmax();
+#pragma unroll 1
+      for (int pair = first; pair + 1 < end_pair; pair++) {
+        issue_scores(false);
+        const bool own_masked = is_masked(item_at(place), own_tile(pair));
+        const bool other_masked = is_masked(item_at(place), other_tile(pair));
+        const uint32_t round = given;
+        given ^= 1;
+        uint32_t found = 0;
+        rescale(factor);
+        wgmma_settle(o, COLUMNS / 2);
+#pragma unroll
+        for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, own_masked) ? 1 : 0;
+        wgmma_settle(s, TILE_N / 2);
+        mbarrier_wait(p_full(at, 1 - side()), round); /* before the maxima: so no round of them overtakes another */
+        begin_softmax(pair + 1, maxima);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+#pragma unroll
+          for (int unit = h * V_UNITS / 2; unit < (h + 1) * V_UNITS / 2; unit++) {
+            found |= issue_other(unit, other_masked, p_at(at, 1 - side(), round)) ? 2 : 0;
+          }
+          if (h == 0) hear_maxima(maxima);
+          exponentiate(pair + 1, h, maxima, factor);
+        }
+        end_softmax();
+        wgmma_wait_group(0);
+        settle_special_values(pair, found);
+      }
+      release(q_empty(at));
+      const int pair = end_pair - 1;
+      const bool own_masked = is_masked(item_at(place), own_tile(pair));
+      const bool other_masked = is_masked(item_at(place), other_tile(pair));
+      const uint32_t round = given;
+      given ^= 1;
+      uint32_t found = 0;
+      rescale(factor);
+      wgmma_settle(o, COLUMNS / 2);
+#pragma unroll
+      for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, own_masked) ? 1 : 0;
+      mbarrier_wait(p_full(at, 1 - side()), round);
+#pragma unroll
+      for (int unit = 0; unit < V_UNITS; unit++) {
+        found |= issue_other(unit, other_masked, p_at(at, 1 - side(), round)) ? 2 : 0;
+      }
+      wgmma_wait_group(0);
+#pragma unroll
+      for (int n = 0; n < RELEASE_LAG; n++) release_oldest();
+      settle_special_values(pair, found);
+#pragma unroll
+      for (int h = 0; h < 2; h++) state.row_sum[h] = quad_sum(state.row_sum[h]);
+      tell(at, side(), told, tid(), state.row_sum);
+      hear(at, 1 - side(), told, tid(), others);
+      told ^= 1;
+      bar_sync(BARRIER_CONSUMERS, 256); /* both have heard before either tells again */
+    } else {
+      release(q_empty(at));
+    }
+    finish(o, &state, others, call, launch, item_at(place), tid());
+  }
+}
+
+/* Values in the keys. A tile of each consumer's is in shared memory, whose slices the next one's follow as they are
+ * released; the consumers take turns with their tiles, one's loads behind the other's products. Consumer, its tile t:
+ *
+ *   P and reference of the other's tile before: rescale O; O += P(other) V(other), P from shared memory; its slices
+ *   that are values of this consumer's columns, and the place of its P, are released
+ *   S = Q K(t); mask; maximum, reference, exp2, sum; P in 16 bits, to the last slice's place for the other
+ *   O += P V(t), P from registers; the slices that are values of this consumer's columns are released
+ *
+ * The second consumer's tile before that is the first one's tile of the same pair, so references follow the tiles'
+ * order. */
+EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
+  const int tid_once = read_tid();
+  const auto tid = [&]() { return read_anew(tid_once); };
+  const uint32_t side =
+      (uint32_t)__shfl_sync(0xffffffffu, tid_once / 128 - 1, 0); /* the compiler sees one for a warp */
+  const bool special = launch.scores.transformed || launch.scores.k_scale != 1.0f;
+  const uint32_t own = ring_at(at, side, SLICES), other = ring_at(at, 1 - side, SLICES);
+  float o[COLUMNS / 2], s[TILE_N / 2];
+  uint32_t p[TILE_N / 4];
+  uint32_t own_parity = 0, other_parity = 0, told = 0; /* of the tiles' rounds, of the sums' */
+
+  const auto full = [&](uint32_t of, int slot) { return slots_at(at, of) + (uint32_t)slot * 16; };
+  const auto empty = [&](uint32_t of, int slot) { return full(of, slot) + 8; };
+  const auto issue_scores = [&]() {
+#pragma unroll
+    for (int unit = 0; unit < K_UNITS; unit++) {
+      /* The slices' order differs between the consumers, by addresses alone. */
+      const uint32_t slice = unit < 2 * V_SLICES ? ((uint32_t)unit + side * V_SLICES) % (2 * V_SLICES) : (uint32_t)unit;
+      mbarrier_wait(full(side, unit), own_parity);
+      if (unit == 0) wgmma_fence();
+      const uint64_t k = wgmma_descriptor(own + (uint32_t)unit * UNIT_BYTES, 0);
+      const uint64_t q = wgmma_descriptor((uint32_t)read_anew((int)at.q) + slice * SLICE_BYTES, 0);
+#pragma unroll
+      for (int step = 0; step < 4; step++) {
+        EA_PRODUCT(TILE_N, ss, EA_TYPE)
+        (s, wgmma_advance(q, (uint32_t)step * 32), wgmma_advance(k, (uint32_t)step * 32), unit + step > 0);
+      }
+    }
+    wgmma_commit_group();
+  };
+  /* O += P V of a tile whose slices for this consumer's columns begin at slot `first` of a ring; releases them. */
+  const auto output = [&](auto product, uint32_t of, uint32_t units, int first, bool masked) {
+    bool found = false;
+#pragma unroll
+    for (int group = 0; group < COLUMNS / LATENT_N; group++) {
+      const uint32_t v = units + (uint32_t)(first + group * LATENT_SLICES) * UNIT_BYTES;
+      if (masked) {
+#pragma unroll 1
+        for (int n = 0; n < LATENT_SLICES; n++) found |= clear_special(v + (uint32_t)n * UNIT_BYTES, side, tid());
+      }
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < TILE_N / 16; step++) {
+        product(o + group * (LATENT_N / 2), step,
+                wgmma_advance(wgmma_descriptor(v, UNIT_BYTES), (uint32_t)step * 2048));
+      }
+      wgmma_commit_group();
+      if (group > 0) {
+        wgmma_wait_group(1);
+#pragma unroll
+        for (int n = 0; n < LATENT_SLICES; n++) release(empty(of, first + (group - 1) * LATENT_SLICES + n));
+      }
+    }
+    wgmma_wait_group(0);
+    wgmma_settle(o, COLUMNS / 2);
+#pragma unroll
+    for (int n = 0; n < LATENT_SLICES; n++) release(empty(of, first + V_SLICES - LATENT_SLICES + n));
+    return found;
+  };
+  const auto own_product = [&](float *d, int step, uint64_t v) {
+    EA_PRODUCT(LATENT_N, rs, EA_TYPE)(d, p + step * 4, v, 1);
+  };
+  const auto other_product = [&](float *d, int step, uint64_t v) {
+    EA_PRODUCT(LATENT_N, st, EA_TYPE)
+    (d, wgmma_advance(wgmma_descriptor(other + P_SLOT * UNIT_BYTES, 0), (uint32_t)step * 32), v, 1);
+  };
+  const auto rescale = [&](const float factor[2]) {
+    if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) {
+#pragma unroll
+      for (int e = 0; e < COLUMNS / 2; e++) o[e] *= factor[e / 2 % 2];
+    }
+    wgmma_settle(o, COLUMNS / 2);
+  };
+
+#pragma unroll 1
+  for (uint32_t place = items_at(at), q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
+    mbarrier_wait(q_full(at), q_parity);
+    if (item_at(place)->rows == 0) break;
+    ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
+    float others[2] = {0.0f, 0.0f}; /* the other consumer's sums */
+#pragma unroll
+    for (int e = 0; e < COLUMNS / 2; e++) o[e] = 0.0f;
+    const int first = item_at(place)->first_pair, end_pair = item_at(place)->end_pair;
+    if (first >= end_pair) release(q_empty(at));
+    const int rounds = first < end_pair ? end_pair + 1 - (int)side : first; /* the first consumer comes once more */
+#pragma unroll 1
+    for (int pair = first; pair < rounds; pair++) {
+      if (side == 1 || pair > first) {
+        const int tile = pair * EA_WIDE_PAIR - 1 + (int)side;
+        float reference[2], factor[2];
+#pragma unroll
+        for (int n = 0; n < V_SLICES; n++) mbarrier_wait(full(1 - side, V_SLICES + n), other_parity);
+        mbarrier_wait(p_full(at, 1 - side), other_parity);
+        get_rows(at, 1 - side, other_parity, tid(), reference);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          const float scale = launch.scores.scale_log2;
+          const bool grown = reference[h] > state.row_max[h];
+          factor[h] = grown ? ex2_approx(state.row_max[h] * scale - reference[h] * scale) : 1.0f;
+          state.row_max[h] = reference[h];
+          state.row_sum[h] *= factor[h];
+        }
+        rescale(factor);
+        const bool found = output(other_product, 1 - side, other, V_SLICES, is_masked(item_at(place), tile));
+        release(empty(1 - side, P_SLOT));
+        if (found) add_special(o, call, launch, place, tile * TILE_N, (tile + 1) * TILE_N, tid());
+        other_parity ^= 1;
+      }
+      if (pair < end_pair) {
+        const int tile = pair * EA_WIDE_PAIR + (int)side;
+        float maxima[2], factor[2];
+        issue_scores();
+        wgmma_wait_group(0);
+        wgmma_settle(s, TILE_N / 2);
+        if (pair + 1 == end_pair) release(q_empty(at));
+        const int key0 = tile * TILE_N + tid() % 4 * 2;
+        if (special) transform(s, call, launch, item_at(place), key0, first_row(tid()));
+        const bool masked = is_masked(item_at(place), tile);
+        if (masked) apply_mask(s, call, item_at(place), key0, first_row(tid()));
+        find_maxima(s, maxima);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          if (launch.scores.v_scale != 1.0f) {
+            exponentials<true>(s, h, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
+          } else {
+            exponentials<false>(s, h, &state, maxima, factor, launch, 0);
+          }
+        }
+        round_probabilities(p, s);
+        put_rows(at, side, own_parity, tid(), state.row_max);
+        give_probabilities(at, side, own + P_SLOT * UNIT_BYTES, tid(), p);
+        rescale(factor);
+        const bool found = output(own_product, side, own, 0, masked);
+        if (found) add_special(o, call, launch, place, tile * TILE_N, (tile + 1) * TILE_N, tid());
+        own_parity ^= 1;
+      }
+    }
+    if (first < end_pair) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) state.row_sum[h] = quad_sum(state.row_sum[h]);
+      put_rows(at, side, own_parity, tid(), state.row_sum); /* where no reference is that may still be wanted */
+      release(maxima_full(at, side));
+      mbarrier_wait(maxima_full(at, 1 - side), told);
+      get_rows(at, 1 - side, own_parity, tid(), others);
+      told ^= 1;
+      bar_sync(BARRIER_CONSUMERS, 256); /* both have heard before either tells again */
+    }
+    finish(o, &state, others, call, launch, item_at(place), tid());
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    KERNEL(const __grid_constant__ ea_call call, const __grid_constant__ ea_hopper_launch launch) {
+  extern __shared__ __align__(1024) char smem[];
+  const ea_places at = {smem_address(smem)};
+  if (threadIdx.x == 0) {
+    if (launch.scores.q_aligned) tensor_map_prefetch(&launch.q);
+    if (launch.wide_boxes) {
+      tensor_map_prefetch(&launch.k);
+      tensor_map_prefetch(&launch.v);
+    }
+    if (launch.wide_pool_boxes) {
+      tensor_map_prefetch(&launch.k_pool);
+      tensor_map_prefetch(&launch.v_pool);
+    }
+    mbarrier_init(q_full(at), 128);
+    mbarrier_init(q_empty(at), 8);
+    for (uint32_t side = 0; side < 2; side++) {
+      mbarrier_init(maxima_full(at, side), 4);
+      mbarrier_init(p_full(at, side), 4);
+      ea_ring ring = ring_of(at, launch, side);
+      for (uint32_t slot = 0; slot < ring.slots; slot++) {
+        mbarrier_init(ring_full(ring), FEEDERS);
+        mbarrier_init(ring_empty(ring), 4);
+        ring_advance(&ring);
+      }
+    }
+    fence_mbarrier_init();
+    ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */
+    none->q_parity = 1;
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    setmaxnreg_dec(PRODUCER_REGISTERS);
+    produce(call, launch, at);
+  } else {
+    setmaxnreg_inc(CONSUMER_REGISTERS);
+    if constexpr (LATENT) {
+      consume_latent(call, launch, at);
+    } else {
+      consume(call, launch, at);
+    }
+  }
+}
