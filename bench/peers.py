@@ -343,8 +343,14 @@ def sglang_modules(source):
     utils = package("sglang.srt.utils", None)
     utils.is_cuda = lambda: True
     utils.get_device_core_count = lambda *_: torch.cuda.get_device_properties(0).multi_processor_count
-    # What else it may ask (is_hip, is_gfx95_supported, ...) is about other makers' chips.
-    utils.__getattr__ = lambda name: (lambda *_: False)
+    # What else it may ask (is_hip, is_gfx95_supported, ...) is about other makers' chips. Not what Python asks of
+    # every module (__file__, ...).
+    def about_others(name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_: False
+
+    utils.__getattr__ = about_others
     module = importlib.import_module(".".join(("sglang",) + parts + ("extend_attention",)))
     metadata = list(root.glob("*.dist-info/METADATA"))
     lines = metadata[0].read_text().splitlines() if metadata else []

@@ -202,11 +202,16 @@ static ea_status encode_wide(const ea_cuda_device *device, const ea_call *call, 
 /* Bytes of keys and values that are to stay in L2 while the heads they belong to are worked on. */
 #define L2_SHARE_BYTES ((int64_t)24 << 20)
 
-/* How many K/V heads are worked on together. */
-static int32_t heads_together(const ea_call *call) {
+/* How many K/V heads are worked on together. Under a window, blocks at work see only what is near their rows. */
+static int32_t heads_together(const ea_call *call, int32_t multiprocessors, int32_t block_tokens) {
+  const int64_t key_bytes = (int64_t)(call->head_dim + call->head_dim_v) * 2;
   const int64_t keys = call->num_tokens + call->num_kv_indices;
-  const int64_t head_bytes = keys * (call->head_dim + call->head_dim_v) * 2;
-  const int64_t fit = head_bytes > 0 ? L2_SHARE_BYTES / head_bytes : call->num_kv_heads;
+  int64_t room = L2_SHARE_BYTES / key_bytes, head_keys = keys;
+  if (call->window > 0 && call->window + (int64_t)multiprocessors * block_tokens < keys) {
+    room -= (int64_t)multiprocessors * block_tokens; /* however many heads share the blocks out */
+    head_keys = call->window;
+  }
+  const int64_t fit = head_keys > 0 ? room / head_keys : call->num_kv_heads;
   return fit < 1 ? 1 : fit > call->num_kv_heads ? call->num_kv_heads : (int32_t)fit;
 }
 
@@ -247,7 +252,7 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
       .row_blocks = (int32_t)row_blocks,
       .block_tokens = block_tokens,
       .group_parts = parts,
-      .head_chunk = heads_together(call) * parts,
+      .head_chunk = heads_together(call, device->multiprocessors, block_tokens) * parts,
   };
   if (!tma_can_step(&call->q)) launch.scores.q_aligned = false;
   if (!tma_can_step(&call->k) || !tma_can_step(&call->v)) launch.scores.kv_aligned = false;

@@ -216,6 +216,16 @@ static ea_status plan_hopper(const ea_arch *arch, const ea_problem *problem, int
   return EA_OK;
 }
 
+/* What the Hopper kernels are the faster ones for: rows that TMA and 16-byte copies can read. */
+static bool hopper_is_faster(const ea_arch *arch, const ea_problem *problem) {
+  if (arch->capability != 90 || (problem->dtype != EA_BF16 && problem->dtype != EA_F16)) return false;
+  if (problem->cache_dtype != problem->dtype) return false;
+  if (problem->head_dim % 8 != 0 || problem->head_dim_v % 8 != 0) return false;
+  const ea_hopper_shape *shape = ea_hopper_find_shape(problem);
+  if (shape) return problem->num_q_heads / problem->num_kv_heads <= shape->consumers * 64;
+  return ea_wide_find_shape(problem->head_dim, problem->head_dim_v, problem->shared_kv).name != NULL;
+}
+
 ea_status ea_plan_gpu(const ea_arch *arch, const ea_problem *resolved, const ea_plan_options *options,
                       ea_plan_info *info) {
   ea_plan_options asked = EA_PLAN_OPTIONS_INIT;
@@ -225,12 +235,13 @@ ea_status ea_plan_gpu(const ea_arch *arch, const ea_problem *resolved, const ea_
   }
   switch (asked.family) {
   case EA_FAMILY_AUTO:
+    return (hopper_is_faster(arch, resolved) ? plan_hopper : plan_portable)(arch, resolved, asked.stages, info);
   case EA_FAMILY_PORTABLE:
     return plan_portable(arch, resolved, asked.stages, info);
-  case EA_FAMILY_HOPPER: /* only when asked for, until it has been measured against the other */
+  case EA_FAMILY_HOPPER:
     return plan_hopper(arch, resolved, asked.stages, info);
   default:
-    return ea_fail(EA_ERR_UNSUPPORTED, "family: found %s, allowed auto or portable on a GPU",
+    return ea_fail(EA_ERR_UNSUPPORTED, "family: found %s, allowed auto, portable or hopper on a GPU",
                    ea_family_name(asked.family));
   }
 }

@@ -405,6 +405,15 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
   const int head = uniform(item_at(place)->kv_head);
   int token = uniform((int)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix));
   ea_ring ring_v = ring;
+  if (with_q) { /* Q's place is still taken, but its rows can come nearer */
+    const int q_head = uniform(item_at(place)->kv_head) * call.group;
+    const int q_token = uniform((int)item_at(place)->token0 + item_at(place)->i0);
+    if (elect_one()) {
+#pragma unroll
+      for (int slice = 0; slice < SLICES; slice++) tma_prefetch_3d(&launch.q, slice * EA_HOPPER_SLICE, q_head, q_token);
+    }
+    __syncwarp();
+  }
 #pragma unroll 1
   for (int left = end - tile, began = 0;; left--, token += TILE_N) {
     if (left > 0) {

@@ -27,6 +27,11 @@ EA_DEVICE void tma_load_4d(uint32_t dst, const ea_tensor_map *map, uint32_t barr
                "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                : "memory");
 }
+/* The same box, to L2 only. */
+EA_DEVICE void tma_prefetch_3d(const ea_tensor_map *map, int32_t c0, int32_t c1, int32_t c2) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(map), "r"(c0), "r"(c1), "r"(c2)
+               : "memory");
+}
 /* Brings `bytes` (a multiple of 16, as the address is) to L2. */
 EA_DEVICE void bulk_prefetch_l2(const void *src, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
