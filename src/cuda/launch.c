@@ -92,6 +92,13 @@ static ea_portable_launch portable_launch_of(const ea_call *call, int32_t stages
   };
 }
 
+/* The kernels keep slots in 32 bits. */
+static ea_status check_slots(const ea_call *call) {
+  if (call->num_slots <= UINT32_MAX) return EA_OK;
+  return ea_fail(EA_ERR_UNSUPPORTED, "num_pages: found %lld pages of %d slots, allowed 2^32 - 1 slots on a GPU",
+                 (long long)call->num_pages, call->page_size);
+}
+
 static ea_status run_portable(const ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
                               const ea_call *call, ea_cu_stream stream) {
   const ea_launch_shape shape = {
@@ -110,10 +117,8 @@ static ea_status run_portable(const ea_cuda_device *device, const ea_cuda_kernel
     return ea_fail(EA_ERR_UNSUPPORTED, "num_kv_heads: found %d, allowed %d on a GPU", call->num_kv_heads,
                    EA_CUDA_MAX_GRID_Y);
   }
-  if (call->num_slots > UINT32_MAX) {
-    return ea_fail(EA_ERR_UNSUPPORTED, "num_pages: found %lld pages of %d slots, allowed 2^32 - 1 slots on a GPU",
-                   (long long)call->num_pages, call->page_size);
-  }
+  const ea_status status = check_slots(call);
+  if (status) return status;
   ea_call passed_call = *call;
   ea_portable_launch passed_launch = portable_launch_of(call, info->stages);
   void *params[] = {&passed_call, &passed_launch};
@@ -256,8 +261,8 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
   };
   if (!tma_can_step(&call->q)) launch.scores.q_aligned = false;
   if (!tma_can_step(&call->k) || !tma_can_step(&call->v)) launch.scores.kv_aligned = false;
-  ea_status status = EA_OK;
-  if (launch.scores.q_aligned) {
+  ea_status status = check_slots(call);
+  if (!status && launch.scores.q_aligned) {
     status = encode_map(device, "q", call, &call->q, call->head_dim, call->num_q_heads, passed_call.group, block_tokens,
                         &launch.q);
   }

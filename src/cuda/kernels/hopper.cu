@@ -247,21 +247,44 @@ EA_DEVICE const char *key_row(const ea_call &call, const ea_hopper_launch &launc
   return (const char *)fresh.data + (token * fresh.token_stride + item->kv_head * fresh.head_stride) * 2;
 }
 
+/* Slots of a tile's cached keys, one a lane: of the rows that this warp gathers the one of pass lane / 4. Asked for a tile
+ * ahead, and once for K and V. Lanes whose key is not one have 0. */
+EA_DEVICE uint32_t tile_slots(const ea_call &call, uint32_t place, int tid, int tile) {
+  const ea_item *item = item_at(place);
+  const int row = tid / 32 * 4 + tid % 4 + tid % 32 / 4 * 16, key = tile * TILE_N + row;
+  const bool cached = row < TILE_N && key >= item->keys.first && key < ea_min_i32(item->keys.end, item->view.prefix);
+  return cached ? (uint32_t)ea_load_index(call.kv_indices, call.index_dtype, item->prefix_base + key) : 0u;
+}
+
 /* One tile of K or V by cp.async, eight threads a row, 128 bytes of it at a time. Rows that are not there
  * are zeros. */
-template <int SLICE_COUNT>
+template <bool OF_V>
 EA_DEVICE void gather(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
-                      uint32_t dst, bool of_v) {
-  const int row0 = tid / 8, chunk = tid % 8;
+                      uint32_t slots, uint32_t dst) {
+  const ea_item *item = item_at(place);
+  const ea_pool &pool = OF_V ? call.v_cache : call.k_cache;
+  const ea_strided &fresh = OF_V ? call.v : call.k;
+  const int dim = OF_V ? call.head_dim_v : call.head_dim;
+  const int row0 = tid / 8, chunk = tid % 8, prefix = item->view.prefix;
+  const int from = item->keys.first - tile * TILE_N, to = item->keys.end - tile * TILE_N; /* rows there are */
   const uint32_t first = dst + (uint32_t)(row0 * 128 + (chunk ^ (row0 & 7)) * 16);
-#pragma unroll 1
-  for (int row = 0; row < TILE_N; row += 16) {
-    const char *source = key_row(call, launch, place, tile * TILE_N + row0 + row, of_v);
 #pragma unroll
-    for (int slice = 0; slice < SLICE_COUNT; slice++) {
+  for (int pass = 0; pass < TILE_N / 16; pass++) {
+    const int row = row0 + pass * 16, key = tile * TILE_N + row;
+    const uint32_t slot = __shfl_sync(0xffffffffu, slots, tid % 32 / 8 + pass * 4);
+    const char *source;
+    if (key < prefix) {
+      source = (const char *)pool.data +
+               slot_offset(pool, slot, call.page_size, launch.scores.page_magic, item->kv_head) * 2;
+    } else {
+      const int64_t token = item->token0 + (key - prefix);
+      source = (const char *)fresh.data + (token * fresh.token_stride + item->kv_head * fresh.head_stride) * 2;
+    }
+#pragma unroll
+    for (int slice = 0; slice < (OF_V ? SLICES_V : SLICES); slice++) {
       const int column = slice * EA_HOPPER_SLICE + chunk * CHUNK;
-      const bool wanted = source != 0 && column < (of_v ? call.head_dim_v : call.head_dim);
-      cp_async_16(first + (uint32_t)(row * 128 + slice * SLICE_BYTES),
+      const bool wanted = row >= from && row < to && column < dim;
+      cp_async_16(first + (uint32_t)(pass * 2048 + slice * SLICE_BYTES),
                   wanted ? source + column * 2 : (const char *)call.q.data, wanted ? 16 : 0);
     }
   }
@@ -385,13 +408,12 @@ EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_p
 /* A tile of K or V that no TMA box can bring, by all threads, when its slot is free. */
 template <bool OF_V>
 EA_DEVICE void gather_tile(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid,
-                           int tile, ea_ring ring, uint32_t *pending) {
-  constexpr int slices = OF_V ? SLICES_V : SLICES;
+                           int tile, uint32_t slots, ea_ring ring, uint32_t *pending) {
   const uint32_t slot = slot_of(ring), full = OF_V ? v_full(at, slot) : k_full(at, slot);
   const uint32_t dst = OF_V ? v_tile_at(at, slot) : k_tile_at(at, slot);
   wait_empty(full + 8, parity_of(ring) ^ 1, pending);
   if (rows_are_aligned(call, launch, place, tile)) {
-    gather<slices>(call, launch, place, tid, tile, dst, OF_V);
+    gather<OF_V>(call, launch, place, tid, tile, slots, dst);
   } else {
     gather_any(call, launch, place, tid, tile, dst, OF_V);
   }
@@ -460,10 +482,14 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
       with_q = false;
     }
     ea_ring ring_v = ring;
+    uint32_t slots_v = 0, slots = 0, slots_next = first < stream_from ? tile_slots(call, place, tid(), first) : 0u;
 #pragma unroll 1
     for (int tile = first; first < stream_from; tile++) {
+      slots_v = slots;
+      slots = slots_next;
       if (tile < stream_from) {
-        gather_tile<false>(call, launch, at, place, tid(), tile, ring, &pending);
+        if (tile + 1 < stream_from) slots_next = tile_slots(call, place, tid(), tile + 1);
+        gather_tile<false>(call, launch, at, place, tid(), tile, slots, ring, &pending);
         ring_advance(&ring, stages);
       }
       if (with_q) {
@@ -471,7 +497,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
         with_q = false;
       }
       if (tile > first) {
-        gather_tile<true>(call, launch, at, place, tid(), tile - 1, ring_v, &pending);
+        gather_tile<true>(call, launch, at, place, tid(), tile - 1, slots_v, ring_v, &pending);
         ring_advance(&ring_v, stages);
       }
       if (tile >= stream_from) break;
