@@ -50,12 +50,13 @@ if [ "$status" -eq 77 ]; then
   say "$reason"
 else
   step "all tests" "$test"
+  step "family portable" "$test" --family portable
   step "family hopper" "$test" --family hopper
   if ! sanitizer=$(find_sanitizer); then
     say "skipped: compute-sanitizer is not installed"
   else
     for tool in memcheck racecheck synccheck initcheck; do
-      step "$tool" "$sanitizer" --tool "$tool" --error-exitcode 99 "$test" --small
+      step "$tool, portable" "$sanitizer" --tool "$tool" --error-exitcode 99 "$test" --small --family portable
       step "$tool, hopper" "$sanitizer" --tool "$tool" --error-exitcode 99 "$test" --small --family hopper
     done
   fi

@@ -179,7 +179,7 @@ static ea_status encode_wide(const ea_cuda_device *device, const ea_call *call, 
   const ea_wide_shape shape = ea_wide_find_shape(call->head_dim, call->head_dim_v, call->shared_kv);
   const int32_t keys = ea_wide_v_keys(shape), slices = EA_WIDE_V_COLUMNS / EA_HOPPER_SLICE;
   const bool whole_slices = call->head_dim % EA_HOPPER_SLICE == 0 && call->head_dim_v % EA_HOPPER_SLICE == 0;
-  ea_strided k_pool, v_pool;
+  ea_strided k_pool = {0}, v_pool = {0};
   launch->wide_boxes = whole_slices && launch->scores.kv_aligned;
   launch->wide_pool_boxes = whole_slices && launch->scores.cache_aligned && call->cache_dtype == call->dtype &&
                             call->num_slots > 0 && call->num_slots <= INT32_MAX &&

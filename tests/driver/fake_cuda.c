@@ -75,7 +75,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   (void)device;
   switch (attribute) {
   case 16:
-    *value = 132;
+    *value = fake.multiprocessors ? fake.multiprocessors : 132;
     break;
   case 75:
     *value = fake.major;

@@ -22,6 +22,7 @@ typedef struct fake_map {
 
 typedef struct fake_state {
   /* What the card says of itself. */
+  int multiprocessors; /* 0: 132 */
   int devices;
   int major, minor;
   int smem_block_bytes, smem_sm_bytes;

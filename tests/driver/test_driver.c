@@ -231,7 +231,7 @@ static void test_a_run_is_one_launch_of_what_the_plan_says(void **state) {
   opened o;
   small_batch s;
   int stream;
-  open_plan(&problem, &o);
+  open_family(&problem, EA_FAMILY_PORTABLE, &o);
   make_small_batch(&s);
   const fake_state before = fake;
   assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, &stream), EA_OK);
@@ -279,7 +279,7 @@ static void test_alignment_is_told_to_the_kernel(void **state) {
   const ea_problem problem = small_problem();
   opened o;
   small_batch s;
-  open_plan(&problem, &o);
+  open_family(&problem, EA_FAMILY_PORTABLE, &o);
   make_small_batch(&s);
   fake.on_launch = see_launch;
   uint16_t *aligned = (uint16_t *)(((uintptr_t)s.tensor + 15) / 16 * 16);
@@ -344,7 +344,7 @@ static void test_hopper_describes_the_tensors_to_tma(void **state) {
   s.batch.v.head_stride = 136;
   const fake_state before = fake;
   assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
-  assert_int_equal(fake.launches, before.launches + 2); /* several sequences: their order first */
+  assert_int_equal(fake.launches, before.launches + 1); /* one piece of work a block: in any order */
   assert_int_equal(fake.maps, before.maps + 3);
   assert_int_equal(fake.allocations, before.allocations);
   assert_int_equal(fake.waits, before.waits);
@@ -363,12 +363,43 @@ static void test_hopper_describes_the_tensors_to_tma(void **state) {
   fake.fail_name = "cuTensorMapEncodeTiled";
   fake.fail_result = 1;
   assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_DEVICE);
-  assert_int_equal(fake.launches, before.launches + 2);
+  assert_int_equal(fake.launches, before.launches + 1);
+  close_plan(&o);
+}
+
+/* More work than multiprocessors: it is counted out, and that of several sequences in an order. */
+static void test_hopper_orders_the_work_of_several_sequences(void **state) {
+  (void)state;
+  if (!hopper_is_here()) skip();
+  const ea_problem problem = small_problem();
+  opened o;
+  small_batch s;
+  fake.multiprocessors = 2;
+  open_family(&problem, EA_FAMILY_HOPPER, &o);
+  make_small_batch(&s);
+  align_batch(&s);
+  const int before = fake.launches;
+  memset(workspace, 0xff, sizeof workspace);
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
+  assert_int_equal(fake.launches, before + 2);
+  assert_int_equal(fake.last.grid_x, 2);
+  int32_t taken;
+  memcpy(&taken, workspace, sizeof taken);
+  assert_int_equal(taken, 0);
+
+  fake.fail_name = "cuMemsetD8Async";
+  fake.fail_result = 1;
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_DEVICE);
+  assert_int_equal(fake.launches, before + 2);
+  fake.fail_name = NULL;
 
   s.batch.num_seqs = 1;
   s.qo_indptr[1] = 7;
+  fake.multiprocessors = 1;
+  close_plan(&o);
+  open_family(&problem, EA_FAMILY_HOPPER, &o);
   assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
-  assert_int_equal(fake.launches, before.launches + 3);
+  assert_int_equal(fake.launches, before + 3);
   close_plan(&o);
 }
 
@@ -630,6 +661,7 @@ int main(void) {
       DRIVER_TEST(test_nothing_is_launched_for_no_tokens),
       DRIVER_TEST(test_alignment_is_told_to_the_kernel),
       DRIVER_TEST(test_hopper_describes_the_tensors_to_tma),
+      DRIVER_TEST(test_hopper_orders_the_work_of_several_sequences),
       DRIVER_TEST(test_hopper_does_without_tma_where_rows_are_not_aligned),
       DRIVER_TEST(test_hopper_refuses_kinds_of_call_it_has_no_way_for),
       DRIVER_TEST(test_a_refused_launch_is_reported),

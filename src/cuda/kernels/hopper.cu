@@ -54,7 +54,7 @@
 #define EA_PRODUCT_N(n, kind, type) wgmma_n##n##_##kind##_##type
 #define EA_PRODUCT_(kind, type, n, ...)                                                                                \
   do {                                                                                                                 \
-    static_assert((n) == 64 || (n) == 80 || (n) == 96 || (n) == 112 || (n) == 128 || (n) == 192 || (n) == 256,                       \
+    static_assert((n) == 64 || (n) == 80 || (n) == 96 || (n) == 112 || (n) == 128 || (n) == 192 || (n) == 256,         \
                   "products there are");                                                                               \
     if constexpr ((n) == 64) EA_PRODUCT_N(64, kind, type)(__VA_ARGS__);                                                \
     if constexpr ((n) == 80) EA_PRODUCT_N(80, kind, type)(__VA_ARGS__);                                                \
@@ -247,8 +247,8 @@ EA_DEVICE const char *key_row(const ea_call &call, const ea_hopper_launch &launc
   return (const char *)fresh.data + (token * fresh.token_stride + item->kv_head * fresh.head_stride) * 2;
 }
 
-/* Slots of a tile's cached keys, one a lane: of the rows that this warp gathers the one of pass lane / 4. Asked for a tile
- * ahead, and once for K and V. Lanes whose key is not one have 0. */
+/* Slots of a tile's cached keys, one a lane: of the rows that this warp gathers the one of pass lane / 4. Asked for a
+ * tile ahead, and once for K and V. Lanes whose key is not one have 0. */
 EA_DEVICE uint32_t tile_slots(const ea_call &call, uint32_t place, int tid, int tile) {
   const ea_item *item = item_at(place);
   const int row = tid / 32 * 4 + tid % 4 + tid % 32 / 4 * 16, key = tile * TILE_N + row;
@@ -337,8 +337,8 @@ EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) 
 }
 
 /* One tile by TMA, asked for by one lane of a warp that is here whole, with operands that are the same in all lanes:
- * only so are they in uniform registers, where the instruction wants them. The barrier counts 128 arrivals, as a gathered
- * tile brings them. */
+ * only so are they in uniform registers, where the instruction wants them. The barrier counts 128 arrivals, as a
+ * gathered tile brings them. */
 template <int SLICE_COUNT>
 EA_DEVICE void load_tile(const ea_tensor_map *map, uint32_t barrier, uint32_t dst, int kv_head, int token) {
   if (elect_one()) {
@@ -394,7 +394,8 @@ EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_p
   }
   const int head = uniform(item->kv_head) * call.group, token = uniform((int)item->token0 + item->i0);
   if (elect_one()) {
-    mbarrier_arrive_expect_tx(q_full(at), (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
+    mbarrier_arrive_expect_tx(q_full(at),
+                              (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
     mbarrier_arrive_many(q_full(at), 127); /* it counts 128 arrivals, as without TMA */
 #pragma unroll
     for (int slice = 0; slice < SLICES; slice++) {
@@ -421,8 +422,8 @@ EA_DEVICE void gather_tile(const ea_call &call, const ea_hopper_launch &launch, 
 }
 
 /* Tiles [tile, end) by TMA, for one whole warp; Q behind the first where `with_q`. */
-EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
-                            int tile, int end, ea_ring ring, bool with_q) {
+EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tile,
+                            int end, ea_ring ring, bool with_q) {
   const uint32_t stages = (uint32_t)launch.scores.stages;
   const int head = uniform(item_at(place)->kv_head);
   int token = uniform((int)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix));
@@ -475,7 +476,8 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
     const int first = uniform(item_at(place)->first_tile), end = uniform(item_at(place)->end_tile);
     const int prefix = uniform(item_at(place)->view.prefix);
     /* Tiles before this one are gathered. */
-    const int stream_from = launch.scores.kv_aligned ? ea_min_i32(end, ea_max_i32(first, (prefix + TILE_N - 1) / TILE_N)) : end;
+    const int stream_from =
+        launch.scores.kv_aligned ? ea_min_i32(end, ea_max_i32(first, (prefix + TILE_N - 1) / TILE_N)) : end;
     bool with_q = true;
     if (!launch.scores.q_aligned) {
       bring_q(call, launch, at, place, tid());
@@ -587,7 +589,8 @@ EA_DEVICE void transform(float s[TILE_N / 2], const ea_call &call, const ea_hopp
   }
 }
 
-/* How many of a thread's keys of a tile are before key `end`, counted from the thread's first: it has two of every eight. */
+/* How many of a thread's keys of a tile are before key `end`, counted from the thread's first: it has two of every
+ * eight. */
 EA_DEVICE int keys_before(int end) {
   end = ea_min_i32(ea_max_i32(end, 0), TILE_N);
   return end / 8 * 2 + ea_min_i32(end % 8, 2);
@@ -596,7 +599,8 @@ EA_DEVICE uint32_t bits_below(int count) { /* 0 to 32 */
   return count == 32 ? 0xffffffffu : (1u << count) - 1;
 }
 
-/* -Inf where a key is hidden. seen: what each of the thread's two rows sees, mask aside. key0: this thread's first key. */
+/* -Inf where a key is hidden. seen: what each of the thread's two rows sees, mask aside. key0: this thread's first key.
+ */
 EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_call &call, const ea_item *item, const ea_key_range seen[2],
                           int key0, int row) {
 #pragma unroll
@@ -675,7 +679,8 @@ EA_DEVICE void move_references(const float s[TILE_N / 2], ea_softmax *state, con
 
 /* Scores become probabilities. There is no look for the tile's maximum first: the exponentials are taken with the
  * reference there is, and only where they grow out of range, or nothing was seen before, once more with a better
- * one. Any reference near the maximum gives the same quotient. Returns whether O so far has to be multiplied by `factor`. */
+ * one. Any reference near the maximum gives the same quotient. Returns whether O so far has to be multiplied by
+ * `factor`. */
 EA_DEVICE bool probabilities(uint32_t p[TILE_N / 4], const float s[TILE_N / 2], ea_softmax *state, float factor[2],
                              const ea_hopper_launch &launch) {
   const float limit = launch.scores.sum_limit;

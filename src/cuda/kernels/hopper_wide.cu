@@ -476,9 +476,9 @@ EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) 
   }
 }
 
-/* A tile of K, or this consumer's columns of a tile of V, by TMA, asked for by one lane of a warp that is here whole, with
- * operands that are the same in all lanes: only so are they in uniform registers, where the instruction wants them. A full
- * barrier counts FEEDERS arrivals, as a gathered unit brings them. */
+/* A tile of K, or this consumer's columns of a tile of V, by TMA, asked for by one lane of a warp that is here whole,
+ * with operands that are the same in all lanes: only so are they in uniform registers, where the instruction wants
+ * them. A full barrier counts FEEDERS arrivals, as a gathered unit brings them. */
 template <bool OF_V>
 EA_DEVICE void load_tile(const ea_tensor_map *map, int kv_head, int token, int side, ea_ring ring) {
   kv_head = uniform(kv_head);

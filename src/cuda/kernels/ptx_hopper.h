@@ -20,8 +20,8 @@ EA_DEVICE void tma_load_3d(uint32_t dst, const ea_tensor_map *map, uint32_t barr
                "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
-EA_DEVICE void tma_load_4d(uint32_t dst, const ea_tensor_map *map, uint32_t barrier, int32_t c0, int32_t c1,
-                           int32_t c2, int32_t c3) {
+EA_DEVICE void tma_load_4d(uint32_t dst, const ea_tensor_map *map, uint32_t barrier, int32_t c0, int32_t c1, int32_t c2,
+                           int32_t c3) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
                "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst),
                "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)

@@ -13,13 +13,12 @@ EA_DEVICE void tma_load_3d(uint32_t dst, const ea_tensor_map *map, uint32_t barr
   const int32_t at[] = {c0, c1, c2};
   emu_tma_load(dst, map, barrier, at, 3);
 }
-EA_DEVICE void tma_load_4d(uint32_t dst, const ea_tensor_map *map, uint32_t barrier, int32_t c0, int32_t c1,
-                           int32_t c2, int32_t c3) {
+EA_DEVICE void tma_load_4d(uint32_t dst, const ea_tensor_map *map, uint32_t barrier, int32_t c0, int32_t c1, int32_t c2,
+                           int32_t c3) {
   const int32_t at[] = {c0, c1, c2, c3};
   emu_tma_load(dst, map, barrier, at, 4);
 }
-EA_DEVICE void tma_prefetch_3d(const ea_tensor_map *, int32_t, int32_t, int32_t) {
-}
+EA_DEVICE void tma_prefetch_3d(const ea_tensor_map *, int32_t, int32_t, int32_t) {}
 EA_DEVICE void bulk_prefetch_l2(const void *src, uint32_t bytes) {
   emu_prefetch(src, bytes);
 }
