@@ -13,11 +13,16 @@ from conftest import Batch, attention, check_close  # noqa: E402
 import extattn  # noqa: E402
 
 jnp = jax.numpy
+CPU = jax.devices("cpu")[0]  # these tests compare with numpy's; test_gpu.py has JAX's arrays on a GPU
+
+
+def on_cpu(x):
+    return jax.device_put(np.asarray(x), CPU)
 
 
 def test_results_are_jax_arrays():
     batch = Batch(dim=64)
-    args = batch.args(jnp.asarray)
+    args = batch.args(on_cpu)
     out, lse = extattn.extend_attention(*args, return_lse=True)
     assert isinstance(out, jax.Array)
     assert isinstance(lse, jax.Array)
@@ -33,7 +38,7 @@ def test_results_are_jax_arrays():
 
 @pytest.mark.parametrize("cache", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
 def test_same_bits_as_numpy(cache):
-    args = Batch(dim=64).args(jnp.asarray)
+    args = Batch(dim=64).args(on_cpu)
     args[:5] = [x.astype(jnp.bfloat16) for x in args[:5]]
     args[3:5] = [x.astype(cache) for x in args[3:5]]
     out = extattn.extend_attention(*args)
