@@ -8,16 +8,16 @@
  * of K and V tiles; its consumer warpgroups own 64 query rows each. K and V have barriers apart.
  * Consumer, tile t of an item:
  *
- *   [tile t-1 masked: look for NaN and Inf in V(t-1), see below]
  *   wait for its turn                                      (the warpgroups issue in a fixed round)
- *   wait for K(t);   issue S' = Q K(t); meanwhile rescale O where a maximum grew
+ *   wait for K(t);   issue S = Q K(t); meanwhile rescale O where a row's reference moved
  *   wait for V(t-1); issue O += P V(t-1)
  *   pass the turn on
- *   S' done: release K(t); mask where the walk says so; running maximum, exp2, sum
- *   O done:  release V(t-1); P = S' in 16 bits
+ *   S done: release K(t); exp2 with the reference there is, sum, P(t) in 16 bits
+ *   O done: release V(t-1)
  *
- * so a warpgroup's softmax runs beside its own P V and beside the others' products. The rings'
- * depth is a run-time number and changes no arithmetic.
+ * so a warpgroup's softmax runs beside its own P V and beside the others' products. Masked tiles, caps and the
+ * like go through a longer body. The rings' depth is a run-time number and changes no arithmetic. docs/hopper.md
+ * has the schedule, and what was measured on the way to it.
  *
  * Tiles of new tokens come by TMA. A tile that holds a prefix key is gathered by the producer's 128
  * threads with cp.async, slot by slot, and rows that are not there are zeros; so are tiles of rows that TMA
