@@ -54,12 +54,11 @@
 #define EA_PRODUCT_N(n, kind, type) wgmma_n##n##_##kind##_##type
 #define EA_PRODUCT_(kind, type, n, ...)                                                                                \
   do {                                                                                                                 \
-    static_assert((n) == 64 || (n) == 80 || (n) == 96 || (n) == 112 || (n) == 128 || (n) == 192 || (n) == 256,         \
+    static_assert((n) == 64 || (n) == 80 || (n) == 96 || (n) == 128 || (n) == 192 || (n) == 256,                       \
                   "products there are");                                                                               \
     if constexpr ((n) == 64) EA_PRODUCT_N(64, kind, type)(__VA_ARGS__);                                                \
     if constexpr ((n) == 80) EA_PRODUCT_N(80, kind, type)(__VA_ARGS__);                                                \
     if constexpr ((n) == 96) EA_PRODUCT_N(96, kind, type)(__VA_ARGS__);                                                \
-    if constexpr ((n) == 112) EA_PRODUCT_N(112, kind, type)(__VA_ARGS__);                                              \
     if constexpr ((n) == 128) EA_PRODUCT_N(128, kind, type)(__VA_ARGS__);                                              \
     if constexpr ((n) == 192) EA_PRODUCT_N(192, kind, type)(__VA_ARGS__);                                              \
     if constexpr ((n) == 256) EA_PRODUCT_N(256, kind, type)(__VA_ARGS__);                                              \
