@@ -44,7 +44,7 @@ complete_words() {
 }
 # shellcheck source=/dev/null
 . "$help/extattn"
-complete -p extattn | grep -q -- '-F _extattn' || fail "bash: nothing completes extattn"
+grep -q -- '-F _extattn' <<<"$(complete -p extattn)" || fail "bash: nothing completes extattn"
 
 # offers WORD... = EXPECTED...: exactly these, in any order.
 offers() {

@@ -48,7 +48,7 @@ read -ra shared <<<"$(pc --cflags --libs)"
 for example in minimal chunked_prefill; do
   step "$example.c, shared, through pkg-config"
   build_and_run $example "$cc" -O2 "${warnings[@]}" $example.c "${shared[@]}" -lm
-  ldd ./$example | grep -q libextattn.so
+  grep -q libextattn.so <<<"$(ldd ./$example)" || fail "$example is not linked to the shared library"
 done
 step "consumer.c as C99"
 build_and_run consumer99 "$cc" -std=c99 "${warnings[@]}" consumer.c "${shared[@]}"
