@@ -1,5 +1,5 @@
 /* Inside the CUDA backend: an open device, its embedded kernel images and what is loaded of
- * them. Everything but the kernel slots is constant once the device is open. */
+ * them. Everything but the kernel slots, and a recording's place, is constant once the device is open. */
 #ifndef EA_CUDA_DEVICE_H
 #define EA_CUDA_DEVICE_H
 
@@ -8,6 +8,7 @@
 
 #include "cuda/cuda.h"
 #include "cuda/driver.h"
+#include "cuda/kernels/timeline.h"
 
 /* One kernel for one architecture, as embedded in the library. */
 typedef struct ea_image {
@@ -20,6 +21,7 @@ typedef struct ea_image {
 /* Written by the build (cmake/EaCuda.cmake). */
 extern const ea_image ea_images[];
 extern const int32_t ea_image_count;
+extern const bool ea_images_record; /* the Hopper kernels' images leave marks (EA_TRACE) */
 
 /* A kernel on a device; one slot an image, filled when it is first asked for. */
 struct ea_cuda_kernel {
@@ -46,6 +48,7 @@ struct ea_cuda_device {
   const ea_cuda_kernel *validate; /* loaded with the device: a first use may be inside a graph capture, */
   const ea_cuda_kernel *merge[3]; /* where nothing can be loaded. f32, f16, bf16 */
   const ea_cuda_kernel *schedule; /* with the Hopper family's kernels; else NULL */
+  ea_marks_place marks;           /* of the recording that is on (timeline.h) */
 };
 
 /* Whether a device of this capability runs the image: a cubin runs on its own major version,

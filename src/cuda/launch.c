@@ -258,6 +258,7 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
       .block_tokens = block_tokens,
       .group_parts = parts,
       .head_chunk = heads_together(call, device->multiprocessors, block_tokens) * parts,
+      .marks = device->marks,
   };
   if (!tma_can_step(&call->q)) launch.scores.q_aligned = false;
   if (!tma_can_step(&call->k) || !tma_can_step(&call->v)) launch.scores.kv_aligned = false;

@@ -51,6 +51,7 @@ typedef struct ea_hopper_shape {
 #define EA_HOPPER_MAX_STAGES 8
 #define EA_HOPPER_ITEMS 3 /* descriptions of work in flight */
 #define EA_HOPPER_ITEM_BYTES 128
+#define EA_HOPPER_MARKS_BYTES 16 /* for a build that records times (cuda/kernels/timeline.h) */
 
 EA_HD int32_t ea_hopper_slices(int32_t dim) {
   return (dim + EA_HOPPER_SLICE - 1) / EA_HOPPER_SLICE;
@@ -62,8 +63,9 @@ typedef struct ea_hopper_smem {
   int32_t q;        /* M x D */
   int32_t barriers; /* of Q, then of the K slots, then of the V slots */
   int32_t items;    /* what to work on: the item in hand and those ahead */
-  int32_t k;        /* stages x N x D */
-  int32_t v;        /* stages x N x Dv */
+  int32_t marks;
+  int32_t k; /* stages x N x D */
+  int32_t v; /* stages x N x Dv */
   int32_t k_bytes, v_bytes;
   int32_t total;
 } ea_hopper_smem;
@@ -75,7 +77,8 @@ EA_HD ea_hopper_smem ea_hopper_smem_layout(ea_hopper_shape shape, int32_t stages
   s.q = 0;
   s.barriers = shape.consumers * 64 * ea_hopper_slices(shape.dim) * EA_HOPPER_SLICE_BYTES;
   s.items = s.barriers + ((1 + 2 * EA_HOPPER_MAX_STAGES) * 16 + 127) / 128 * 128;
-  s.k = (s.items + EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES + 1023) / 1024 * 1024;
+  s.marks = s.items + EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES;
+  s.k = (s.marks + EA_HOPPER_MARKS_BYTES + 1023) / 1024 * 1024;
   s.v = s.k + stages * s.k_bytes;
   s.total = s.v + stages * s.v_bytes;
   return s;

@@ -1,6 +1,7 @@
 /* Fibers and their order, and the instructions that a whole warp executes together. */
 #include "block.h"
 
+#include <atomic>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -394,6 +395,11 @@ uint32_t emu_ballot(uint32_t mask, bool value) {
 void emu_syncwarp(uint32_t mask) {
   check_mask(mask, "bar.warp.sync");
   emu_meet_warp("bar.warp.sync", nullptr, [](const void *const *) {});
+}
+
+int64_t emu_clock() {
+  static std::atomic<int64_t> clock(1);
+  return clock++;
 }
 
 void emu_setmaxnreg(int registers) {

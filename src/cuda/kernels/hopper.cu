@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #include "cuda/kernels/hopper.h"
+#include "cuda/kernels/marks.h"
 #include "cuda/kernels/parts.h"
 #include "cuda/kernels/ptx_hopper.h"
 #include "problem/call.h"
@@ -135,6 +136,7 @@ EA_DEVICE uint32_t v_full(ea_places at, uint32_t slot) {
 EA_DEVICE uint32_t v_empty(ea_places at, uint32_t slot) {
   return barriers_at(at) + 24 + (EA_HOPPER_MAX_STAGES + slot) * 16;
 }
+#define MARKS_OFFSET ea_hopper_smem_layout(shape_constants(), 0).marks
 #include "cuda/kernels/hopper_parts.h"
 
 /* A place in the rings of K and V, which have a tile's number in common: slot * 2 + parity of the slot's
@@ -336,7 +338,9 @@ EA_DEVICE int32_t next_item(const ea_call &call, const ea_hopper_launch &launch,
 /* Q of an item, when the one before it is no longer needed: by TMA for one whole warp, else for all threads. */
 EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid) {
   const ea_item *item = item_at(place);
+  PRODUCER_MARK(launch, SLOT_Q, 0);
   mbarrier_wait(q_empty(at), item->q_parity ^ 1);
+  PRODUCER_MARK(launch, COPY_Q, 0);
   if (!launch.scores.q_aligned) {
     load_q(call, place, tid, at.q);
     fence_proxy_async_shared();
@@ -363,12 +367,15 @@ EA_DEVICE void gather_tile(const ea_call &call, const ea_hopper_launch &launch, 
                            int tile, uint32_t slots, ea_ring ring, uint32_t *pending) {
   const uint32_t slot = slot_of(ring), full = OF_V ? v_full(at, slot) : k_full(at, slot);
   const uint32_t dst = OF_V ? v_tile_at(at, slot) : k_tile_at(at, slot);
+  PRODUCER_MARK_OF(launch, SLOT, OF_V, tile);
   wait_empty(full + 8, parity_of(ring) ^ 1, pending);
+  PRODUCER_MARK_OF(launch, COPY, OF_V, tile);
   if (rows_are_aligned(call, launch, place, tile)) {
     gather<OF_V>(call, launch, place, tid, tile, slots, dst);
   } else {
     gather_any(call, launch, place, tid, tile, dst, OF_V);
   }
+  PRODUCER_MARK(launch, LAND, tile);
   gathered(full, pending);
 }
 
@@ -392,7 +399,9 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
   for (int left = end - tile, began = 0;; left--, token += TILE_N) {
     if (left > 0) {
       const uint32_t slot = slot_of(ring);
+      PRODUCER_MARK(launch, SLOT_K, end - left);
       mbarrier_wait(k_empty(at, slot), parity_of(ring) ^ 1);
+      PRODUCER_MARK(launch, COPY_K, end - left);
       load_tile<SLICES>(&launch.k, k_full(at, slot), k_tile_at(at, slot), head, token);
       ring_advance(&ring, stages);
     }
@@ -401,7 +410,9 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
       if (with_q) bring_q(call, launch, at, place, 0);
     } else {
       const uint32_t slot = slot_of(ring_v);
+      PRODUCER_MARK(launch, SLOT_V, end - left - 1);
       mbarrier_wait(v_empty(at, slot), parity_of(ring_v) ^ 1);
+      PRODUCER_MARK(launch, COPY_V, end - left - 1);
       load_tile<SLICES_V>(&launch.v, v_full(at, slot), v_tile_at(at, slot), head, token - TILE_N);
       ring_advance(&ring_v, stages);
     }
@@ -421,9 +432,12 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
   int32_t work = (int32_t)blockIdx.x; /* the next piece, where this thread is the one that looks for it */
 #pragma unroll 1
   while (true) {
+    PRODUCER_MARK(launch, FIND, 0);
     if (tid() == 0) work = next_item(call, launch, work, place_before(at, place), place);
+    PRODUCER_MARK(launch, MEET, 0);
     bar_sync(BARRIER_PRODUCER, 128);
     if (item_at(place)->rows == 0) break;
+    ITEM_MARKS(launch, item_at(place), first_tile, end_tile);
     const int first = uniform(item_at(place)->first_tile), end = uniform(item_at(place)->end_tile);
     const int prefix = uniform(item_at(place)->view.prefix);
     /* Tiles before this one are gathered. */
@@ -455,6 +469,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
       }
       if (tile >= stream_from) break;
     }
+    PRODUCER_MARK(launch, LAND, 0);
     announce(&pending);
     if (streaming) {
       if (stream_from < end) {
@@ -466,10 +481,12 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
     ring_skip(&ring, (uint32_t)(end - stream_from), stages);
     place = place_after(at, place);
   }
+  PRODUCER_MARK(launch, SLOT_Q, 0);
   if (tid() == 0) {
     mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
     mbarrier_arrive_many(q_full(at), 128);
   }
+  PRODUCER_MARK(launch, END, 0);
 }
 
 /* ---- a consumer ------------------------------------------------------------------------------ */
@@ -732,12 +749,15 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
   float o[DIM_V / 2], s[TILE_N / 2];
   uint32_t p[TILE_N / 4], p_next[TILE_N / 4];
   ea_ring ring = {0}; /* of the next K tile */
+  MARKS(launch, warpgroup);
 
   if (warpgroup == CONSUMERS - 1) bar_arrive(BARRIER_TURN, 256); /* the first warpgroup begins */
 #pragma unroll 1
   for (uint32_t place = items_at(at), q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
+    MARK(WAIT_Q, 0);
     mbarrier_wait(q_full(at), q_parity);
     if (uniform(item_at(place)->rows) == 0) break;
+    MARK(BEGIN, 0);
     ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
     float factor[2] = {1.0f, 1.0f};
     bool moved = false; /* O is still to be multiplied by factor */
@@ -781,6 +801,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     };
     /* A masked tile's V is looked through before it is used. */
     const auto settle = [&](int tile) {
+      MARK(SETTLE, tile);
       if (moved) rescale(o, factor);
       moved = false;
       mbarrier_wait(v_full(at, slot_of(ring)), parity_of(ring));
@@ -788,38 +809,50 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     };
     /* Waits for the product of a tile with V. */
     uint32_t in_flight; /* the barrier to tell of its end */
-    const auto output_done = [&]() {
+    const auto output_done = [&](int tile) {
+      MARK(WAIT_O, tile);
       wgmma_wait_group(0);
       wgmma_settle(o, DIM_V / 2);
       release(in_flight);
     };
     /* Up to the scores of the next tile, with the product of the one in hand under way. */
-    const auto products = [&](const uint32_t(&with)[TILE_N / 4]) {
+    const auto products = [&](int tile, const uint32_t(&with)[TILE_N / 4]) {
       const ea_ring before = {uniform(ring.position)};
       ring = before;
       ring_advance(&ring, stages);
+      MARK(WAIT_TURN, tile);
       bar_sync(turn(0), 256);
+      MARK(WAIT_K, tile);
       mbarrier_wait(k_full(at, slot_of(ring)), parity_of(ring));
+      MARK(ISSUE_S, tile);
       wgmma_fence();
       issue_scores(s, q, k_tile_at(at, slot_of(ring)));
       if (moved) rescale(o, factor);
+      MARK(WAIT_V, tile - 1);
       mbarrier_wait(v_full(at, slot_of(before)), parity_of(before));
+      MARK(ISSUE_O, tile - 1);
       wgmma_settle(o, DIM_V / 2);
       wgmma_fence();
       issue_output(o, with, v_tile_at(at, slot_of(before)));
       in_flight = v_empty(at, slot_of(before));
       bar_arrive(turn(1), 256);
+      MARK(WAIT_S, tile);
       wgmma_wait_group(1);
       wgmma_settle(s, TILE_N / 2);
+      MARK(SOFTMAX, tile);
       release(k_empty(at, slot_of(ring)));
     };
 
     if (first < end) {
+      MARK(WAIT_K, first);
       mbarrier_wait(k_full(at, slot_of(ring)), parity_of(ring));
+      MARK(ISSUE_S, first);
       wgmma_fence();
       issue_scores(s, q, k_tile_at(at, slot_of(ring)));
+      MARK(WAIT_S, first);
       wgmma_wait_group(0);
       wgmma_settle(s, TILE_N / 2);
+      MARK(SOFTMAX, first);
       release(k_empty(at, slot_of(ring)));
       const bool first_masked = prepare(first);
       convert(first, true, p);
@@ -833,47 +866,53 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
         if (tile * TILE_N >= plain_first) {
 #pragma unroll 1
           for (; (tile + 1 + TWO_P) * TILE_N <= plain_end; tile += 1 + TWO_P) {
-            products(p);
+            products(tile, p);
             if (TWO_P) {
               moved = probabilities(p_next, s, &state, factor, launch);
-              output_done();
-              products(p_next);
+              output_done(tile - 1);
+              products(tile + 1, p_next);
               moved = probabilities(p, s, &state, factor, launch);
-              output_done();
+              output_done(tile);
             } else {
-              output_done();
+              output_done(tile - 1);
+              MARK(SOFTMAX, tile);
               moved = probabilities(p, s, &state, factor, launch);
             }
           }
           if (tile >= end) break;
         }
-        products(p);
+        products(tile, p);
         const bool masked = prepare(tile);
         if (TWO_P) {
           convert(tile, false, p_next);
-          output_done();
+          output_done(tile - 1);
           wgmma_refill(p, p_next, TILE_N / 4);
         } else {
-          output_done();
+          output_done(tile - 1);
+          MARK(SOFTMAX, tile);
           convert(tile, false, p);
         }
         if (masked) settle(tile);
         tile++;
       }
       release(q_empty(at));
+      MARK(WAIT_V, end - 1);
       if (moved) rescale(o, factor);
       mbarrier_wait(v_full(at, slot_of(ring)), parity_of(ring));
+      MARK(ISSUE_O, end - 1);
       wgmma_settle(o, DIM_V / 2);
       wgmma_fence();
       issue_output(o, p, v_tile_at(at, slot_of(ring)));
       in_flight = v_empty(at, slot_of(ring));
-      output_done();
+      output_done(end - 1);
       ring_advance(&ring, stages);
     } else {
       release(q_empty(at));
     }
+    MARK(FINISH, 0);
     finish(o, &state, call, launch, item_at(place), tid());
   }
+  MARKS_END(launch);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -883,6 +922,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const uint32_t base = smem_address(smem);
   const ea_places at = {base, base + (uint32_t)layout.v};
   if (threadIdx.x == 0) {
+    MARKS_OF_BLOCK(launch, 1);
     if (launch.scores.q_aligned) tensor_map_prefetch(&launch.q);
     if (launch.scores.kv_aligned) {
       tensor_map_prefetch(&launch.k);

@@ -3,6 +3,7 @@
 #define EA_CUDA_KERNELS_HOPPER_H
 
 #include "cuda/kernels/schedule.h"
+#include "cuda/kernels/timeline.h"
 #include "cuda/tensor_map.h"
 #include "plan/hopper.h"
 #include "plan/portable.h"
@@ -20,6 +21,7 @@ typedef struct ea_hopper_launch {
   int32_t wide_boxes;  /* hopper_wide: k and v are maps of its units, and new tokens are read by them */
   int32_t head_chunk;  /* K/V heads worked on together, whose keys and values stay in L2 */
   int32_t wide_pool_boxes; /* hopper_wide: the two maps below are there, a slot a row */
+  ea_marks_place marks;    /* in a build with EA_TRACE */
   ea_tensor_map k_pool, v_pool;
 } ea_hopper_launch;
 

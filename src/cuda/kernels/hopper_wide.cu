@@ -31,6 +31,7 @@
 #include <stdint.h>
 
 #include "cuda/kernels/hopper.h"
+#include "cuda/kernels/marks.h"
 #include "cuda/kernels/parts.h"
 #include "cuda/kernels/ptx_hopper.h"
 #include "plan/hopper_wide.h"
@@ -161,6 +162,7 @@ EA_DEVICE uint32_t p_full(ea_places at, uint32_t side) {
 EA_DEVICE uint32_t slots_at(ea_places at, uint32_t side) {
   return barriers_at(at) + 48 + side * (EA_WIDE_MAX_SLOTS * 16);
 }
+#define MARKS_OFFSET ea_wide_smem_layout(shape_constants(), 0).marks
 #include "cuda/kernels/hopper_parts.h"
 
 /* A ring as one side sees it: its barriers and units, and a place in it, which is slot * 2 + parity of the
@@ -336,7 +338,9 @@ EA_DEVICE void gather_k(const ea_call &call, const ea_hopper_launch &launch, uin
   const int row0 = tid % FEEDERS / 8, column0 = tid % 8 * CHUNK;
 #pragma unroll 1
   for (int unit = 0; unit < K_UNITS; unit++) {
+    PRODUCER_MARK(launch, SLOT_K, tile);
     wait_empty(feed);
+    PRODUCER_MARK(launch, COPY_K, tile);
 #pragma unroll
     for (int n = 0; n < UNIT_SLICES; n++) {
       const int column = (slice_of(unit, tid / FEEDERS) + n) * EA_HOPPER_SLICE + column0;
@@ -356,7 +360,9 @@ EA_DEVICE void gather_v(const ea_call &call, const ea_hopper_launch &launch, uin
   const int row0 = tid % FEEDERS / 8, column0 = tid / FEEDERS * COLUMNS + tid % 8 * CHUNK;
 #pragma unroll
   for (int unit = 0; unit < V_UNITS; unit++) {
+    PRODUCER_MARK(launch, SLOT_V, tile);
     wait_empty(feed);
+    PRODUCER_MARK(launch, COPY_V, tile);
 #pragma unroll
     for (int n = 0; n < V_SLICES; n++) {
       const uint32_t slice = ring_unit(feed->ring) + (uint32_t)(n * V_SLICE_BYTES);
@@ -390,7 +396,9 @@ EA_DEVICE void gather_any(const ea_call &call, const ea_hopper_launch &launch, u
   const int chunks = UNIT_BYTES / 16 / keys; /* of a row, in a unit */
 #pragma unroll 1
   for (int unit = 0; unit < units; unit++) {
+    PRODUCER_MARK_OF(launch, SLOT, of_v, tile);
     wait_empty(feed);
+    PRODUCER_MARK_OF(launch, COPY, of_v, tile);
 #pragma unroll 1
     for (int index = tid % FEEDERS; index < UNIT_BYTES / 16; index += FEEDERS) {
       const int row = index / chunks, at = index % chunks;
@@ -437,14 +445,17 @@ EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) 
  * with operands that are the same in all lanes: only so are they in uniform registers, where the instruction wants
  * them. A full barrier counts FEEDERS arrivals, as a gathered unit brings them. */
 template <bool OF_V>
-EA_DEVICE void load_tile(const ea_tensor_map *map, int kv_head, int token, int side, ea_ring ring) {
+EA_DEVICE void load_tile(const ea_hopper_launch &launch, const ea_tensor_map *map, int kv_head, int tile, int token,
+                         int side, ea_ring ring) {
   kv_head = uniform(kv_head);
   token = uniform(token);
   ring.position = uniform(ring.position);
 #pragma unroll 1
   for (int unit = 0; unit < (OF_V ? V_UNITS : K_UNITS); unit++) {
     const int slice = OF_V ? side * V_SLICES : slice_of(unit, side);
+    PRODUCER_MARK_OF(launch, SLOT, OF_V, tile);
     mbarrier_wait(ring_empty(ring), parity_of(ring) ^ 1);
+    PRODUCER_MARK_OF(launch, COPY, OF_V, tile);
     if (elect_one()) {
       mbarrier_arrive_expect_tx(ring_full(ring), UNIT_BYTES);
       mbarrier_arrive_many(ring_full(ring), FEEDERS - 1);
@@ -474,17 +485,19 @@ EA_DEVICE bool is_run(const ea_call &call, uint32_t place, int tid, int tile, in
 /* A tile of K, or this consumer's columns of a tile of V. gathers: not by TMA from the new tokens. */
 EA_DEVICE void feed_tile(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
                          bool gathers, ea_feed *feed, bool of_v) {
+  PRODUCER_MARK(launch, MEET, 0);
   int32_t first = (int32_t)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix);
   const bool run = gathers && launch.wide_pool_boxes && is_run(call, place, tid, tile, &first);
   if (run || !gathers) {
+    PRODUCER_MARK(launch, LAND, tile);
     announce_all(feed);
     const int warp = uniform(tid / 32), head = item_at(place)->kv_head;
     if (warp % (FEEDERS / 32) == 0) {
       const int side = warp / (FEEDERS / 32);
       if (of_v) {
-        load_tile<true>(run ? &launch.v_pool : &launch.v, head, first, side, feed->ring);
+        load_tile<true>(launch, run ? &launch.v_pool : &launch.v, head, tile, first, side, feed->ring);
       } else {
-        load_tile<false>(run ? &launch.k_pool : &launch.k, head, first, side, feed->ring);
+        load_tile<false>(launch, run ? &launch.k_pool : &launch.k, head, tile, first, side, feed->ring);
       }
     }
     ring_skip(&feed->ring, of_v ? V_UNITS : K_UNITS);
@@ -512,8 +525,10 @@ EA_DEVICE int32_t next_item(const ea_call &call, const ea_hopper_launch &launch,
 }
 
 EA_DEVICE void feed_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid) {
+  PRODUCER_MARK(launch, SLOT_Q, 0);
   if (!launch.scores.q_aligned) {
     mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
+    PRODUCER_MARK(launch, COPY_Q, 0);
     load_q(call, place, tid, at.q);
     fence_proxy_async_shared();
     mbarrier_arrive(q_full(at));
@@ -521,6 +536,7 @@ EA_DEVICE void feed_q(const ea_call &call, const ea_hopper_launch &launch, ea_pl
     const ea_item *item = item_at(place);
     const int32_t head = uniform(item->first_head), token = uniform((int32_t)item->token0 + item->i0);
     mbarrier_wait(q_empty(at), item->q_parity ^ 1);
+    PRODUCER_MARK(launch, COPY_Q, 0);
     if (elect_one()) {
       mbarrier_arrive_expect_tx(q_full(at),
                                 (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
@@ -544,16 +560,21 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
   int32_t work = (int32_t)blockIdx.x; /* the next piece, where this thread is the one that looks for it */
 #pragma unroll 1
   while (true) {
+    PRODUCER_MARK(launch, FIND, 0);
     if (tid() == LEADER) work = next_item(call, launch, work, place_before(at, place), place);
+    PRODUCER_MARK(launch, MEET, 0);
     bar_sync(BARRIER_PRODUCER, 128);
     const bool last = item_at(place)->rows == 0;
     if (last) {
+      PRODUCER_MARK(launch, SLOT_Q, 0);
       if (tid() == LEADER) {
         mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
         mbarrier_arrive_many(q_full(at), 128);
       }
+      PRODUCER_MARK(launch, END, 0);
       break;
     }
+    ITEM_MARKS(launch, item_at(place), first_pair, end_pair);
     feed_q(call, launch, at, place, tid());
 #pragma unroll 1
     for (int pair = item_at(place)->first_pair - 1; pair < item_at(place)->end_pair; pair++) {
@@ -568,6 +589,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
         feed_tile(call, launch, place, tid(), tile, gathers, &feed, part != 0);
       }
     }
+    PRODUCER_MARK(launch, LAND, 0);
     announce_all(&feed);
     place = place_after(at, place);
   }
@@ -829,6 +851,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
   uint32_t p[TILE_N / 4];
   ea_ring ring = ring_of(at, launch, side()), tail = ring; /* the next unit, the oldest that is not released */
   uint32_t told = 0, given = 0;                            /* parities of the rounds of maxima and of P */
+  MARKS(launch, side_once);
 
   /* The next unit is there; it has gone to the products. RELEASE_LAG units are given and not released, but at the
    * beginning of an item. */
@@ -900,8 +923,10 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 
 #pragma unroll 1
   for (uint32_t place = items_at(at), q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
+    MARK(WAIT_Q, 0);
     mbarrier_wait(q_full(at), q_parity);
     if (item_at(place)->rows == 0) break;
+    MARK(BEGIN, 0);
     ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
     float others[2] = {0.0f, 0.0f}; /* the other consumer's sums */
 #pragma unroll
@@ -912,6 +937,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 
     /* Scores of the pair: masked, their maxima told. */
     const auto begin_softmax = [&](int pair, float maxima[2]) {
+      MARK(SOFTMAX, own_tile(pair));
       const ea_item *item = item_at(place);
       const int j0 = own_tile(pair) * TILE_N, key0 = j0 + tid() % 4 * 2, row = first_row(tid());
       if (special) transform(s, call, launch, item, key0, row);
@@ -921,12 +947,14 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     };
     const auto hear_maxima = [&](float maxima[2]) {
       float others[2];
+      MARK(WAIT_MAX, 0);
       hear(at, 1 - side(), told, tid(), others);
       told ^= 1;
 #pragma unroll
       for (int h = 0; h < 2; h++) maxima[h] = fmaxf(maxima[h], others[h]);
     };
     const auto exponentiate = [&](int pair, int h, const float maxima[2], float factor[2]) {
+      MARK(SOFTMAX, own_tile(pair));
       if (launch.scores.v_scale != 1.0f) {
         const int key0 = own_tile(pair) * TILE_N + tid() % 4 * 2;
         exponentials<true>(s, h, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
@@ -951,7 +979,9 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 
     if (first < end_pair) {
       float factor[2], maxima[2];
+      MARK(ISSUE_S, own_tile(first));
       issue_scores(true);
+      MARK(WAIT_S, own_tile(first));
       wgmma_wait_group(0);
       wgmma_settle(s, TILE_N / 2);
       begin_softmax(first, maxima);
@@ -961,21 +991,25 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       end_softmax();
 #pragma unroll 1
       for (int pair = first; pair + 1 < end_pair; pair++) {
+        MARK(ISSUE_S, own_tile(pair + 1));
         issue_scores(false);
         const bool own_masked = is_masked(item_at(place), own_tile(pair));
         const bool other_masked = is_masked(item_at(place), other_tile(pair));
         const uint32_t round = given;
         given ^= 1;
         uint32_t found = 0;
+        MARK(ISSUE_O, own_tile(pair));
         rescale(factor);
         wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
         for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, own_masked) ? 1 : 0;
         wgmma_settle(s, TILE_N / 2);
+        MARK(WAIT_P, other_tile(pair));
         mbarrier_wait(p_full(at, 1 - side()), round); /* before the maxima: so no round of them overtakes another */
         begin_softmax(pair + 1, maxima);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
+          MARK(ISSUE_O, other_tile(pair));
 #pragma unroll
           for (int unit = h * V_UNITS / 2; unit < (h + 1) * V_UNITS / 2; unit++) {
             found |= issue_other(unit, other_masked, p_at(at, 1 - side(), round)) ? 2 : 0;
@@ -984,6 +1018,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
           exponentiate(pair + 1, h, maxima, factor);
         }
         end_softmax();
+        MARK(WAIT_O, other_tile(pair));
         wgmma_wait_group(0);
         settle_special_values(pair, found);
       }
@@ -994,15 +1029,19 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       const uint32_t round = given;
       given ^= 1;
       uint32_t found = 0;
+      MARK(ISSUE_O, own_tile(pair));
       rescale(factor);
       wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
       for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, own_masked) ? 1 : 0;
+      MARK(WAIT_P, other_tile(pair));
       mbarrier_wait(p_full(at, 1 - side()), round);
+      MARK(ISSUE_O, other_tile(pair));
 #pragma unroll
       for (int unit = 0; unit < V_UNITS; unit++) {
         found |= issue_other(unit, other_masked, p_at(at, 1 - side(), round)) ? 2 : 0;
       }
+      MARK(WAIT_O, other_tile(pair));
       wgmma_wait_group(0);
 #pragma unroll
       for (int n = 0; n < RELEASE_LAG; n++) release_oldest();
@@ -1016,8 +1055,10 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     } else {
       release(q_empty(at));
     }
+    MARK(FINISH, 0);
     finish(o, &state, others, call, launch, item_at(place), tid());
   }
+  MARKS_END(launch);
 }
 
 /* Values in the keys. A tile of each consumer's is in shared memory, whose slices the next one's follow as they are
@@ -1040,6 +1081,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
   float o[COLUMNS / 2], s[TILE_N / 2];
   uint32_t p[TILE_N / 4];
   uint32_t own_parity = 0, other_parity = 0, told = 0; /* of the tiles' rounds, of the sums' */
+  MARKS(launch, side);
 
   const auto full = [&](uint32_t of, int slot) { return slots_at(at, of) + (uint32_t)slot * 16; };
   const auto empty = [&](uint32_t of, int slot) { return full(of, slot) + 8; };
@@ -1106,8 +1148,10 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
 
 #pragma unroll 1
   for (uint32_t place = items_at(at), q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
+    MARK(WAIT_Q, 0);
     mbarrier_wait(q_full(at), q_parity);
     if (item_at(place)->rows == 0) break;
+    MARK(BEGIN, 0);
     ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
     float others[2] = {0.0f, 0.0f}; /* the other consumer's sums */
 #pragma unroll
@@ -1120,9 +1164,12 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       if (side == 1 || pair > first) {
         const int tile = pair * EA_WIDE_PAIR - 1 + (int)side;
         float reference[2], factor[2];
+        MARK(WAIT_V, tile);
 #pragma unroll
         for (int n = 0; n < V_SLICES; n++) mbarrier_wait(full(1 - side, V_SLICES + n), other_parity);
+        MARK(WAIT_P, tile);
         mbarrier_wait(p_full(at, 1 - side), other_parity);
+        MARK(ISSUE_O, tile);
         get_rows(at, 1 - side, other_parity, tid(), reference);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -1141,9 +1188,12 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       if (pair < end_pair) {
         const int tile = pair * EA_WIDE_PAIR + (int)side;
         float maxima[2], factor[2];
+        MARK(ISSUE_S, tile);
         issue_scores();
+        MARK(WAIT_S, tile);
         wgmma_wait_group(0);
         wgmma_settle(s, TILE_N / 2);
+        MARK(SOFTMAX, tile);
         if (pair + 1 == end_pair) release(q_empty(at));
         const int key0 = tile * TILE_N + tid() % 4 * 2;
         if (special) transform(s, call, launch, item_at(place), key0, first_row(tid()));
@@ -1161,6 +1211,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
         round_probabilities(p, s);
         put_rows(at, side, own_parity, tid(), state.row_max);
         give_probabilities(at, side, own + P_SLOT * UNIT_BYTES, tid(), p);
+        MARK(ISSUE_O, tile);
         rescale(factor);
         const bool found = output(own_product, side, own, 0, masked);
         if (found) add_special(o, call, launch, place, tile * TILE_N, (tile + 1) * TILE_N, tid());
@@ -1177,8 +1228,10 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       told ^= 1;
       bar_sync(BARRIER_CONSUMERS, 256); /* both have heard before either tells again */
     }
+    MARK(FINISH, 0);
     finish(o, &state, others, call, launch, item_at(place), tid());
   }
+  MARKS_END(launch);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -1186,6 +1239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   extern __shared__ __align__(1024) char smem[];
   const ea_places at = {smem_address(smem)};
   if (threadIdx.x == 0) {
+    MARKS_OF_BLOCK(launch, 7); /* whose lanes 0 feed the first ring, lead, feed the second */
     if (launch.scores.q_aligned) tensor_map_prefetch(&launch.q);
     if (launch.wide_boxes) {
       tensor_map_prefetch(&launch.k);

@@ -25,6 +25,29 @@ EA_DEVICE int read_anew(int x) {
   return x;
 }
 
+/* The multiprocessor's cycles, the low half and all of them, and its number; the GPU's nanoseconds, which pass in steps
+ * of up to a microsecond. In order with what else is volatile. */
+EA_DEVICE uint32_t read_clock(void) {
+  uint32_t cycles;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(cycles)::"memory");
+  return cycles;
+}
+EA_DEVICE int64_t read_clock64(void) {
+  int64_t cycles;
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles)::"memory");
+  return cycles;
+}
+EA_DEVICE int64_t read_globaltimer(void) {
+  int64_t ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
+  return ns;
+}
+EA_DEVICE uint32_t read_smid(void) {
+  uint32_t number;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(number));
+  return number;
+}
+
 /* ---- asynchronous copies, global to shared -------------------------------------------- */
 
 /* 16 bytes, not kept in L1; the bytes past src_bytes (0 or 16 here) are written as zero. */

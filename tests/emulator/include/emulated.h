@@ -79,6 +79,7 @@ void emu_tma_load(uint32_t dst, const struct ea_tensor_map *map, uint32_t barrie
 void emu_prefetch(const void *src, uint32_t bytes);
 void emu_fence_proxy_async(void);
 void emu_setmaxnreg(int registers);
+int64_t emu_clock(void); /* later at every call */
 void emu_wgmma(float *d, const uint32_t *a, uint64_t a_descriptor, uint64_t b_descriptor, int n, int accumulate,
                bool b_along_n, bool bf16); /* a: NULL where it is by descriptor */
 void emu_wgmma_fence(void);

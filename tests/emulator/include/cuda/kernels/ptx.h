@@ -16,6 +16,20 @@ EA_DEVICE int read_anew(int x) {
   return x;
 }
 
+/* Reads of the clock are what makes it go on. */
+EA_DEVICE uint32_t read_clock(void) {
+  return (uint32_t)emu_clock();
+}
+EA_DEVICE int64_t read_clock64(void) {
+  return emu_clock();
+}
+EA_DEVICE int64_t read_globaltimer(void) {
+  return emu_clock();
+}
+EA_DEVICE uint32_t read_smid(void) {
+  return blockIdx.x;
+}
+
 EA_DEVICE void cp_async_16(uint32_t dst, const void *src, uint32_t src_bytes) {
   emu_cp_async(dst, src, src_bytes);
 }
