@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bench.h"
 #include "cuda/memory.h"
@@ -149,14 +148,6 @@ typedef struct result {
   int num_records;
 } result;
 
-static json_t *date_json(void) {
-  char text[32] = "";
-  const time_t now = time(NULL);
-  struct tm utc;
-  if (gmtime_r(&now, &utc)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return json_string(text);
-}
-
 static json_t *case_json(const ea_bench_case *c) {
   return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f}", "dtype", ea_dtype_name(c->dtype),
                    "head_dim", c->head_dim, "head_dim_v", c->head_dim_v, "num_q_heads", c->num_q_heads, "num_kv_heads",
@@ -200,7 +191,7 @@ static json_t *device_json(const ea_device_info *d) {
 static json_t *head_json(const char *suite, const bench_args *args, const ea_device_info *device,
                          const ea_bench_ceilings *ceilings) {
   json_t *root = json_pack("{s:s, s:s, s:s, s:o, s:o, s:{s:i, s:i, s:s}}", "command", "bench", "suite", suite,
-                           "version", ea_version(), "date", date_json(), "device", device_json(device), "method",
+                           "version", ea_version(), "date", ea_json_date(), "device", device_json(device), "method",
                            "warm_up", args->method.warm_up, "repeats", args->method.repeats, "clock",
                            device->device == EA_DEVICE_CPU ? "host" : "CUDA events");
   if (args->commit) json_object_set_new(root, "commit", json_string(args->commit));

@@ -24,6 +24,7 @@ int ea_cmd_plan(int argc, char **argv);
 int ea_cmd_plot(int argc, char **argv);
 int ea_cmd_replay(int argc, char **argv);
 int ea_cmd_run(int argc, char **argv);
+int ea_cmd_trace(int argc, char **argv);
 
 /* ------------------------------------------------------------------------------------
  * Exit codes and messages
@@ -131,6 +132,9 @@ void ea_progress_clear(ea_progress *progress);
 /* Whether a file can be made (or replaced) under a name ("-": standard output), so that work is
  * not done in vain. A message when not. */
 bool ea_output_writable(const char *path);
+
+/* Now, as results say it: "2026-01-31T12:00:00Z". */
+json_t *ea_json_date(void);
 
 /* Prints a value as JSON and a newline, and drops the reference. False (after a message) when
  * it cannot be written. */

@@ -26,6 +26,7 @@ static const command commands[] = {
     COMMAND("plan", ea_cmd_plan, "Show the kernel, tiles and pipeline depth for a shape, and why"),
     COMMAND("replay", ea_cmd_replay, "Time a trace of requests as chunked prefill with a prefix cache"),
     COMMAND("plot", ea_cmd_plot, "Draw a recorded result"),
+    COMMAND("trace", ea_cmd_trace, "Record a timeline of a Hopper kernel's warps"),
     COMMAND("bench", ea_cmd_bench, "Measure a suite of shapes at every pipeline depth"),
     COMMAND("info", ea_cmd_info, "Show the processor, the GPUs and what this build can use"),
 };

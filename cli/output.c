@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -224,6 +225,14 @@ bool ea_output_writable(const char *path) {
 /* ------------------------------------------------------------------------------------
  * JSON
  * ---------------------------------------------------------------------------------- */
+
+json_t *ea_json_date(void) {
+  char text[32] = "";
+  const time_t now = time(NULL);
+  struct tm utc;
+  if (gmtime_r(&now, &utc)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return json_string(text);
+}
 
 #define JSON_STYLE (JSON_INDENT(2) | JSON_REAL_PRECISION(9))
 

@@ -81,15 +81,17 @@ static ea_status copy_out(FILE *output, const char *svg_path) {
  * From a result to a file
  * ---------------------------------------------------------------------------------- */
 
-static ea_status write_script(const json_t *result, const char *name, FILE *script) {
+static ea_status write_script(const json_t *result, const char *name, const ea_plot_view *view, FILE *script) {
   const char *command = ea_plot_text(result, "command");
   bool ok = false;
   if (!strcmp(command, "replay")) {
     ok = ea_plot_replay_script(result, script);
   } else if (!strcmp(command, "bench")) {
     ok = ea_plot_bench_script(result, script);
+  } else if (!strcmp(command, "trace")) {
+    ok = ea_plot_timeline_script(result, view, script);
   } else {
-    (void)ea_fail(EA_ERR_INVALID, "command: found '%s', allowed replay, bench", command);
+    (void)ea_fail(EA_ERR_INVALID, "command: found '%s', allowed replay, bench, trace", command);
   }
   if (!ok) {
     char reason[256];
@@ -101,11 +103,11 @@ static ea_status write_script(const json_t *result, const char *name, FILE *scri
   return EA_OK;
 }
 
-static ea_status draw(const json_t *result, const char *name, const char *svg_path) {
+static ea_status draw(const json_t *result, const char *name, const ea_plot_view *view, const char *svg_path) {
   FILE *script = tmpfile(), *output = tmpfile(), *messages = tmpfile();
   ea_status status = EA_OK;
   if (!script || !output || !messages) status = ea_fail(EA_ERR_DEVICE, "temporary file: %s", strerror(errno));
-  if (status == EA_OK) status = write_script(result, name, script);
+  if (status == EA_OK) status = write_script(result, name, view, script);
   if (status == EA_OK) status = run_gnuplot(script, output, messages);
   if (status == EA_OK) status = copy_out(output, svg_path);
   if (script) fclose(script);
@@ -115,7 +117,8 @@ static ea_status draw(const json_t *result, const char *name, const char *svg_pa
 }
 
 int ea_plot_write(const json_t *result, const char *svg_path) {
-  const ea_status status = draw(result, "result", svg_path);
+  const ea_plot_view view = EA_PLOT_VIEW_INIT;
+  const ea_status status = draw(result, "result", &view, svg_path);
   return status == EA_OK ? EA_EXIT_OK : ea_exit_failed(status);
 }
 
@@ -126,10 +129,16 @@ int ea_plot_write(const json_t *result, const char *svg_path) {
 typedef struct plot_args {
   const char *json_path;
   const char *svg_path;
+  ea_plot_view view;
 } plot_args;
+
+enum { KEY_BLOCK = 0x700, KEY_FROM, KEY_LENGTH };
 
 static const struct argp_option options[] = {
     {"output", 'o', "FILE.svg", 0, "Where to write the plot (-: standard output)", 0},
+    {"block", KEY_BLOCK, "N", 0, "Of a timeline: block N (0)", 0},
+    {"from", KEY_FROM, "US", 0, "Of a timeline: from this microsecond on (from its middle)", 0},
+    {"length", KEY_LENGTH, "US", 0, "Of a timeline: so many microseconds (20)", 0},
     {0},
 };
 
@@ -138,6 +147,15 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
   switch (key) {
   case 'o':
     args->svg_path = arg;
+    return 0;
+  case KEY_BLOCK:
+    args->view.block = (int32_t)ea_arg_int(state, "--block", arg, 0, INT32_MAX);
+    return 0;
+  case KEY_FROM:
+    args->view.from_us = ea_arg_double(state, "--from", arg, 0, true);
+    return 0;
+  case KEY_LENGTH:
+    args->view.length_us = ea_arg_double(state, "--length", arg, 0, false);
     return 0;
   case ARGP_KEY_ARG:
     if (args->json_path) argp_error(state, "found a second result '%s', allowed one", arg);
@@ -158,10 +176,11 @@ int ea_cmd_plot(int argc, char **argv) {
       .parser = parse_option,
       .args_doc = "RESULT.json",
       .doc = "Draws a result that was recorded with --json: of 'extattn replay', batch time against visible pairs; "
-             "of 'extattn bench', the speed of each shape at each depth. Needs gnuplot.\v"
+             "of 'extattn bench', the speed of each shape at each depth. Of 'extattn trace', its timeline: what the "
+             "warps of one block did. Needs gnuplot.\v"
              "Example:\n  extattn plot chat.json -o chat.svg",
   };
-  plot_args args = {0};
+  plot_args args = {.view = EA_PLOT_VIEW_INIT};
   if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0) return EA_EXIT_FAILURE;
 
   json_error_t error;
@@ -172,7 +191,7 @@ int ea_cmd_plot(int argc, char **argv) {
     ea_message("%s: line %d: %s", args.json_path, error.line, error.text);
     return EA_EXIT_BAD_INPUT;
   }
-  const ea_status status = draw(result, args.json_path, args.svg_path);
+  const ea_status status = draw(result, args.json_path, &args.view, args.svg_path);
   json_decref(result);
   return status == EA_OK ? EA_EXIT_OK : ea_exit_failed(status);
 }

@@ -1,16 +1,5 @@
 /* The result of a replay as JSON: what `extattn plot` draws and what benchmarks keep. */
-#include <time.h>
-
 #include "replay.h"
-
-/* "2026-08-30T12:00:00Z" */
-static json_t *date_json(void) {
-  char text[32] = "";
-  const time_t now = time(NULL);
-  struct tm utc;
-  if (gmtime_r(&now, &utc)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return json_string(text);
-}
 
 static json_t *trace_json(const ea_replay_result *r) {
   return json_pack("{s:s, s:I, s:I, s:I}", "path", r->trace_path, "requests", (json_int_t)r->num_requests,
@@ -75,7 +64,7 @@ static json_t *batches_json(const ea_replay_result *r) {
 
 json_t *ea_replay_json(const ea_replay_result *r) {
   json_t *root = json_pack("{s:s, s:s, s:o, s:o, s:o}", "command", "replay", "version", ea_version(), "date",
-                           date_json(), "trace", trace_json(r), "counts", counts_json(&r->totals));
+                           ea_json_date(), "trace", trace_json(r), "counts", counts_json(&r->totals));
   if (!root || r->num_records == 0) return root;
   json_object_set_new(root, "device", device_json(&r->device));
   json_object_set_new(root, "shape", shape_json(&r->config.problem));

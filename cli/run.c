@@ -9,6 +9,7 @@
 #include "cuda/memory.h"
 #include "io/case.h"
 #include "io/new_file.h"
+#include "place.h"
 
 /* ------------------------------------------------------------------------------------
  * Arguments
@@ -112,12 +113,7 @@ typedef struct job {
   ea_plan *plan;
   ea_device_info device;
   ea_plan_info plan_info;
-  ea_batch batch;
-  void *inputs[EA_CASE_MAX_STORAGES]; /* on a GPU: copies of the case's storages */
-  void *device_out;
-  void *device_lse;
-  void *workspace;
-  size_t workspace_bytes, out_bytes, lse_bytes;
+  ea_placed placed;
   void *fetched;   /* on a GPU: both outputs in host memory */
   const void *out; /* in host memory */
   const float *lse;
@@ -136,39 +132,12 @@ static ea_status open_device(job *j, const ea_device_args *args) {
   return status;
 }
 
-/* The CPU reads the mapped file in place. */
-static ea_status place_inputs(job *j) {
-  j->batch = j->c->batch;
-  if (!on_gpu(j)) return EA_OK;
-  for (size_t i = 0; i < j->c->num_storages; i++) {
-    const ea_storage *storage = &j->c->storages[i];
-    ea_status status = ea_mem_alloc(j->context, storage->bytes, &j->inputs[i]);
-    if (!status) status = ea_mem_upload(j->context, j->inputs[i], storage->data, storage->bytes, NULL);
-    if (status) return status;
-  }
-  j->batch = ea_case_rebase(j->c, j->inputs);
-  return EA_OK;
-}
-
-static ea_status place_outputs(job *j) {
-  const ea_problem *problem = &j->c->problem;
-  const size_t rows = (size_t)j->batch.num_tokens * (size_t)problem->num_q_heads;
-  j->out_bytes = rows * (size_t)problem->head_dim_v * ea_dtype_size(problem->dtype);
-  j->lse_bytes = rows * sizeof(float);
-  ea_status status = ea_mem_alloc(j->context, j->out_bytes, &j->device_out);
-  if (!status) status = ea_mem_alloc(j->context, j->lse_bytes, &j->device_lse);
-  if (!status) status = ea_workspace_size(j->plan, &j->batch, &j->workspace_bytes);
-  if (!status) status = ea_mem_alloc(j->context, j->workspace_bytes, &j->workspace);
-  j->batch.out.data = j->device_out;
-  j->batch.lse = j->device_lse;
-  return status;
-}
-
 static ea_status compute(job *j) {
+  const ea_placed *p = &j->placed;
   ea_status status = EA_OK;
-  if (on_gpu(j)) status = ea_validate(j->plan, &j->batch, j->workspace, j->workspace_bytes, NULL);
+  if (on_gpu(j)) status = ea_validate(j->plan, &p->batch, p->workspace, p->workspace_bytes, NULL);
   const double start_ms = ea_clock_ms();
-  if (!status) status = ea_run(j->plan, &j->batch, j->workspace, j->workspace_bytes, NULL);
+  if (!status) status = ea_run(j->plan, &p->batch, p->workspace, p->workspace_bytes, NULL);
   if (!status && on_gpu(j)) status = ea_stream_synchronize(j->context, NULL);
   j->elapsed_ms = ea_clock_ms() - start_ms;
   return status;
@@ -176,35 +145,28 @@ static ea_status compute(job *j) {
 
 /* To host memory, where they are not there yet. */
 static ea_status fetch_outputs(job *j) {
-  j->out = j->device_out;
-  j->lse = j->device_lse;
+  const ea_placed *p = &j->placed;
+  j->out = p->out;
+  j->lse = p->lse;
   if (!on_gpu(j)) return EA_OK;
-  j->fetched = malloc(j->out_bytes + j->lse_bytes + 1);
-  if (!j->fetched) return ea_fail(EA_ERR_OUT_OF_MEMORY, "out: found no host memory for %zu bytes", j->out_bytes);
+  j->fetched = malloc(p->out_bytes + p->lse_bytes + 1);
+  if (!j->fetched) return ea_fail(EA_ERR_OUT_OF_MEMORY, "out: found no host memory for %zu bytes", p->out_bytes);
   j->lse = j->fetched;
-  j->out = (char *)j->fetched + j->lse_bytes;
-  ea_status status = ea_mem_download(j->context, j->fetched, j->device_lse, j->lse_bytes, NULL);
-  if (!status)
-    status = ea_mem_download(j->context, (char *)j->fetched + j->lse_bytes, j->device_out, j->out_bytes, NULL);
-  return status;
+  j->out = (char *)j->fetched + p->lse_bytes;
+  const ea_status status = ea_mem_download(j->context, j->fetched, p->lse, p->lse_bytes, NULL);
+  return status ? status : ea_mem_download(j->context, (char *)j->fetched + p->lse_bytes, p->out, p->out_bytes, NULL);
 }
 
 static void job_close(job *j) {
   free(j->fetched);
-  if (j->context) {
-    ea_mem_free(j->context, j->workspace);
-    ea_mem_free(j->context, j->device_lse);
-    ea_mem_free(j->context, j->device_out);
-    for (size_t i = 0; i < EA_CASE_MAX_STORAGES; i++) ea_mem_free(j->context, j->inputs[i]);
-  }
+  ea_placed_free(&j->placed);
   ea_plan_destroy(j->plan);
   ea_context_destroy(j->context);
 }
 
 static ea_status run_job(job *j, const ea_device_args *device) {
   ea_status status = open_device(j, device);
-  if (!status) status = place_inputs(j);
-  if (!status) status = place_outputs(j);
+  if (!status) status = ea_place(j->context, j->plan, j->c, &j->placed);
   if (!status) status = compute(j);
   if (!status) status = fetch_outputs(j);
   return status;

@@ -45,6 +45,7 @@ function is_file(argument) {
 function operand(name,    words, n) {
   n = split(usage[name], words, /[ \n]+/)
   while (n > 1 && words[n] == "") n--
+  if (words[n] ~ /^\[[A-Z]+\]$/) words[n] = substr(words[n], 2, length(words[n]) - 2) # may be left out
   return words[n] ~ /^[A-Z][A-Za-z.]*$/ ? words[n] : ""
 }
 

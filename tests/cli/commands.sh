@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 
 commands=$("$extattn" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z-]*\) .*/\1/p' | grep -v '^help$')
-for needed in run make-case check plan info replay plot bench; do
+for needed in run make-case check plan info replay plot trace bench; do
   grep -qx "$needed" <<<"$commands" || fail "$needed is not in 'extattn --help'"
 done
 

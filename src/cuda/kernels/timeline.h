@@ -1,5 +1,5 @@
 /* What a launch of a Hopper kernel leaves behind when it records its times: a block's header and the marks of its
- * warps. Kernels write it (marks.h) in a build with EA_TRACE; cuda/timeline.h brings it to the host.
+ * warps. Kernels write it (marks.h) in a build with EA_TRACE; cuda/recording.h brings it to the host.
  *
  * A mark says what a warp does from then on, until its next one, so a track of them has neither gaps nor overlaps. */
 #ifndef EA_CUDA_KERNELS_TIMELINE_H

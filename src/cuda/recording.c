@@ -1,5 +1,5 @@
-/* See timeline.h: memory for the marks on the device, and a copy of it here. */
-#include "cuda/timeline.h"
+/* See recording.h: memory for the marks on the device, and a copy of it here. */
+#include "cuda/recording.h"
 
 #include <stdlib.h>
 
@@ -30,12 +30,16 @@ static ea_status allocate(ea_recording *r) {
   return status;
 }
 
+ea_status ea_recording_possible(void) {
+  if (ea_images_record) return EA_OK;
+  return ea_fail(EA_ERR_UNSUPPORTED,
+                 "this build: found kernels that record no times, allowed one configured with -DEA_TRACE=ON");
+}
+
 ea_status ea_recording_begin(ea_context *context, int32_t blocks, int32_t records_log2, ea_recording **recording) {
   if (!context->cuda) return ea_fail(EA_ERR_UNSUPPORTED, "context: found a CPU, allowed for recording: a GPU");
-  if (!ea_images_record) {
-    return ea_fail(EA_ERR_UNSUPPORTED,
-                   "this build: found kernels that record no times, allowed one configured with -DEA_TRACE=ON");
-  }
+  const ea_status possible = ea_recording_possible();
+  if (possible != EA_OK) return possible;
   ea_recording *r = calloc(1, sizeof *r);
   if (!r) return ea_fail(EA_ERR_OUT_OF_MEMORY, "host memory: found none for a recording");
   ea_context_retain(context);

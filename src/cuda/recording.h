@@ -1,16 +1,18 @@
 /* Recording when the warps of a Hopper kernel did what, for `extattn trace`. The kernels of a build with
  * EA_TRACE leave the marks (cuda/kernels/timeline.h). None of this is public. */
-#ifndef EA_CUDA_TIMELINE_H
-#define EA_CUDA_TIMELINE_H
+#ifndef EA_CUDA_RECORDING_H
+#define EA_CUDA_RECORDING_H
 
 #include "cuda/kernels/timeline.h"
 #include "extattn.h"
 
 typedef struct ea_recording ea_recording;
 
+/* EA_ERR_UNSUPPORTED where the build's kernels record nothing. */
+ea_status ea_recording_possible(void);
+
 /* From now on a launch of a Hopper kernel by this context leaves its marks, those of its first `blocks` blocks and up
- * to 2^records_log2 - 1 of a track; for one launch. No other thread may use the context meanwhile. EA_ERR_UNSUPPORTED
- * where the build's kernels record nothing. */
+ * to 2^records_log2 - 1 of a track; for one launch. No other thread may use the context meanwhile. */
 ea_status ea_recording_begin(ea_context *context, int32_t blocks, int32_t records_log2, ea_recording **recording);
 
 /* Waits for the launch on the default stream and fetches its marks. */
