@@ -64,6 +64,13 @@ void emu_fence_proxy_async(void) {
     if (emu_now->writer[unit] == me.id + 1) emu_now->writer[unit] = 0;
   }
   me.unfenced.clear();
+  for (const auto &arrivals : me.known) {
+    for (const emu_arrived &a : *arrivals) {
+      if (emu_now->writer[a.unit] == a.mark) emu_now->writer[a.unit] = 0;
+    }
+    arrivals->clear(); /* the writers' next writes there are others */
+  }
+  me.known.clear();
 }
 
 uint32_t emu_swizzle_128(uint32_t address) {
@@ -157,6 +164,8 @@ static void mbarrier_look(emu_mbarrier *m) {
   if (m->pending != 0 || m->tx != 0) return;
   m->phase++;
   m->pending = m->expected;
+  m->before = std::move(m->now);
+  m->now = nullptr;
   emu_now->idle_rounds = 0;
   for (emu_fiber *f : m->waiting) emu_make_ready(f);
   m->waiting.clear();
@@ -185,8 +194,11 @@ void emu_mbarrier_complete_tx(uint32_t barrier, uint32_t bytes) {
   mbarrier_look(m);
 }
 
+/* Whether the phase is over; then this thread knows what has arrived. */
 static bool phase_over(const emu_mbarrier *m, uint32_t parity) {
-  return (m->phase & 1) != (parity & 1);
+  if ((m->phase & 1) == (parity & 1)) return false;
+  if (m->before && !m->before->empty()) emu_me().known.push_back(m->before);
+  return true;
 }
 
 bool emu_mbarrier_test(uint32_t barrier, uint32_t parity) {
@@ -243,11 +255,20 @@ void emu_cp_async_commit(void) {
   for (size_t i = me.copies.size(); i-- > 0 && me.copies[i].group == INT64_MAX;) me.copies[i].group = me.copy_groups;
 }
 
-/* The oldest is done and, where the thread itself waits for it, one of its writes like any other. */
-static void retire_copy(emu_fiber *fiber, bool waited) {
+/* The oldest is done and, where the thread itself waits for it, one of its writes like any other; else those know of
+ * it who wait for the mbarrier at which it arrives. */
+static void retire_copy(emu_fiber *fiber, emu_mbarrier *arrives_at) {
   emu_copy &copy = fiber->copies.front();
   make_copy(&copy);
-  if (waited && *writer_of(copy.dst) == fiber->id + 1) note_generic_write(fiber, copy.dst, true);
+  const uint16_t mark = (uint16_t)(fiber->id + 1);
+  if (*writer_of(copy.dst) == mark) {
+    if (arrives_at) {
+      if (!arrives_at->now) arrives_at->now = std::make_shared<emu_arrivals>();
+      arrives_at->now->push_back({(uint16_t)(writer_of(copy.dst) - emu_now->writer), mark});
+    } else {
+      note_generic_write(fiber, copy.dst, true);
+    }
+  }
   fiber->copies.pop_front();
   fiber->copies_gone++;
 }
@@ -255,12 +276,12 @@ static void retire_copy(emu_fiber *fiber, bool waited) {
 void emu_cp_async_wait(int newest_groups) {
   emu_fiber &me = emu_me();
   if (!me.copies.empty() && me.copies.front().group <= me.copy_groups - newest_groups) emu_idle();
-  while (!me.copies.empty() && me.copies.front().group <= me.copy_groups - newest_groups) retire_copy(&me, true);
+  while (!me.copies.empty() && me.copies.front().group <= me.copy_groups - newest_groups) retire_copy(&me, nullptr);
 }
 
 void emu_cp_async_wait_all(void) {
   if (!emu_me().copies.empty()) emu_idle();
-  while (!emu_me().copies.empty()) retire_copy(&emu_me(), true);
+  while (!emu_me().copies.empty()) retire_copy(&emu_me(), nullptr);
 }
 
 /* ---- prefetches ------------------------------------------------------------------------------- */
@@ -277,7 +298,8 @@ void emu_prefetch(const void *src, uint32_t bytes) {
 
 static void copies_arrive(const emu_event *event) {
   emu_fiber *fiber = event->fiber;
-  while (fiber->copies_gone < event->upto) retire_copy(fiber, false);
+  emu_mbarrier *barrier = mbarrier_of(event->barrier, "cp.async.mbarrier.arrive");
+  while (fiber->copies_gone < event->upto) retire_copy(fiber, barrier);
   arrive(event->barrier, 1, 0, "cp.async.mbarrier.arrive");
 }
 
