@@ -67,6 +67,7 @@ struct emu_fiber : emu_thread {
   std::deque<emu_copy> copies;
   int64_t copy_groups; /* committed */
   int64_t copies_gone; /* taken off the front so far */
+  int64_t copies_told; /* up to which an mbarrier hears of them */
   /* units that it wrote by plain stores or cp.async and has not fenced */
   std::vector<uint16_t> unfenced;
   /* and those by others' cp.async that it knows to have arrived, by waiting for their mbarriers */
@@ -125,6 +126,7 @@ struct emu_event { /* something asynchronous that has not happened */
   /* cp.async.mbarrier.arrive.noinc: when the fiber's copies up to this number are done */
   emu_fiber *fiber;
   int64_t upto;
+  std::shared_ptr<emu_arrivals> units; /* those that no earlier arrival stands for */
 };
 
 struct emu_block {

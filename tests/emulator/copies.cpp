@@ -255,20 +255,11 @@ void emu_cp_async_commit(void) {
   for (size_t i = me.copies.size(); i-- > 0 && me.copies[i].group == INT64_MAX;) me.copies[i].group = me.copy_groups;
 }
 
-/* The oldest is done and, where the thread itself waits for it, one of its writes like any other; else those know of
- * it who wait for the mbarrier at which it arrives. */
-static void retire_copy(emu_fiber *fiber, emu_mbarrier *arrives_at) {
+/* The oldest is done and, where the thread itself waits for it, one of its writes like any other. */
+static void retire_copy(emu_fiber *fiber, bool waited) {
   emu_copy &copy = fiber->copies.front();
   make_copy(&copy);
-  const uint16_t mark = (uint16_t)(fiber->id + 1);
-  if (*writer_of(copy.dst) == mark) {
-    if (arrives_at) {
-      if (!arrives_at->now) arrives_at->now = std::make_shared<emu_arrivals>();
-      arrives_at->now->push_back({(uint16_t)(writer_of(copy.dst) - emu_now->writer), mark});
-    } else {
-      note_generic_write(fiber, copy.dst, true);
-    }
-  }
+  if (waited && *writer_of(copy.dst) == fiber->id + 1) note_generic_write(fiber, copy.dst, true);
   fiber->copies.pop_front();
   fiber->copies_gone++;
 }
@@ -276,12 +267,12 @@ static void retire_copy(emu_fiber *fiber, emu_mbarrier *arrives_at) {
 void emu_cp_async_wait(int newest_groups) {
   emu_fiber &me = emu_me();
   if (!me.copies.empty() && me.copies.front().group <= me.copy_groups - newest_groups) emu_idle();
-  while (!me.copies.empty() && me.copies.front().group <= me.copy_groups - newest_groups) retire_copy(&me, nullptr);
+  while (!me.copies.empty() && me.copies.front().group <= me.copy_groups - newest_groups) retire_copy(&me, true);
 }
 
 void emu_cp_async_wait_all(void) {
   if (!emu_me().copies.empty()) emu_idle();
-  while (!emu_me().copies.empty()) retire_copy(&emu_me(), nullptr);
+  while (!emu_me().copies.empty()) retire_copy(&emu_me(), true);
 }
 
 /* ---- prefetches ------------------------------------------------------------------------------- */
@@ -299,7 +290,11 @@ void emu_prefetch(const void *src, uint32_t bytes) {
 static void copies_arrive(const emu_event *event) {
   emu_fiber *fiber = event->fiber;
   emu_mbarrier *barrier = mbarrier_of(event->barrier, "cp.async.mbarrier.arrive");
-  while (fiber->copies_gone < event->upto) retire_copy(fiber, barrier);
+  while (fiber->copies_gone < event->upto) retire_copy(fiber, false);
+  if (!event->units->empty()) {
+    if (!barrier->now) barrier->now = std::make_shared<emu_arrivals>();
+    barrier->now->insert(barrier->now->end(), event->units->begin(), event->units->end());
+  }
   arrive(event->barrier, 1, 0, "cp.async.mbarrier.arrive");
 }
 
@@ -370,6 +365,13 @@ void emu_cp_async_arrive(uint32_t barrier) {
   event.barrier = barrier;
   event.fiber = &me;
   event.upto = me.copies_gone + (int64_t)me.copies.size();
+  event.units = std::make_shared<emu_arrivals>();
+  for (size_t i = 0; i < me.copies.size(); i++) {
+    const uint16_t *writer = writer_of(me.copies[i].dst);
+    if (me.copies_gone + (int64_t)i < me.copies_told || *writer != me.id + 1) continue;
+    event.units->push_back({(uint16_t)(writer - emu_now->writer), *writer});
+  }
+  me.copies_told = event.upto;
   mbarrier_of(barrier, "cp.async.mbarrier.arrive");
   enqueue(event);
 }
