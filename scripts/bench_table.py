@@ -106,11 +106,13 @@ def peer_sections(record):
             if "median_ms" not in ours:
                 continue
             cells = [f"{case['times_over_ours'][p]:.2f}x" if p in case["times_over_ours"] else "" for p in peers]
-            rate = f"{ours['gbytes_per_s']:.0f}" if suite in MEMORY_BOUND else f"{ours['tflops']:.{2 if threads else 0}f}"
+            tflops = f"{ours['tflops']:.{2 if threads else 0}f}"
+            rate = f"{ours['gbytes_per_s']:.0f}" if suite in MEMORY_BOUND else tflops
             rows.append([shape(case["case"]), ms(ours["median_ms"]), rate, *cells])
         key = ("peers", suite, device["name"], threads)
         unit = "GB/s" if suite in MEMORY_BOUND else "TFLOP/s"
-        yield key, table(["shape", "ms", unit, *(f"{PEERS[p]} takes" for p in peers)], rows), origin(record, device, threads)
+        heads = ["shape", "ms", unit, *(f"{PEERS[p]} takes" for p in peers)]
+        yield key, table(heads, rows), origin(record, device, threads)
 
 
 def replay_sections(record):
@@ -119,7 +121,8 @@ def replay_sections(record):
     on_cpu = device["type"] == "cpu"
     rows = []
     for row in record["rows"]:
-        depth = f"{row['stages_asked']}" if row["stages_asked"] else f"chosen, {row['stages']}" if "stages" in row else "chosen"
+        chosen = f"chosen, {row['stages']}" if "stages" in row else "chosen"
+        depth = f"{row['stages_asked']}" if row["stages_asked"] else chosen
         if "median_ms" not in row:
             rows.append([depth, "does not fit", "", ""])
             continue
@@ -129,8 +132,8 @@ def replay_sections(record):
     heads = f"{first['dtype']} {first['head_dim']}, {first['num_q_heads']}/{first['num_kv_heads']}"
     key = ("bench", "replay", device["name"], device["threads"] if on_cpu else 0)
     source = (
-        f"{trace['file']}, {trace['requests']} requests as {trace['batches']} batches of at most {trace['budget']:,} new tokens, "
-        f"{heads}, prefixes in shuffled single slots; {origin(record, device, key[3])}"
+        f"{trace['file']}, {trace['requests']} requests as {trace['batches']} batches of at most {trace['budget']:,} "
+        f"new tokens, {heads}, prefixes in shuffled single slots; {origin(record, device, key[3])}"
     )
     yield key, table(["depth", "ms", "TFLOP/s", "of a large product"], rows), source
 

@@ -13,6 +13,7 @@ HEAD = {"date": "2026-01-02T03:04:05Z", "commit": "0123456789abcdef", "device": 
 SHAPE = {"dtype": "bf16", "head_dim": 64, "head_dim_v": 64, "num_q_heads": 16, "num_kv_heads": 8, "window": 0,
          "seqs": 64, "prefix": 0, "extend": 2048, "ragged": True, "slots": "shuffled"}  # fmt: skip
 CHUNK = SHAPE | {"head_dim": 512, "head_dim_v": 512, "seqs": 1, "prefix": 8192, "extend": 8192, "ragged": False}
+ORDERED = CHUNK | {"slots": "ordered"}
 OLD = {name: value for name, value in CHUNK.items() if name not in ("ragged", "slots")}  # before there were such
 FAST = {"median_ms": 1.5, "tflops": 250.4, "gbytes_per_s": 1000.4}
 
@@ -38,7 +39,7 @@ def replay():
 # Record, and a line that must be in the section.
 CASES = [
     (bench("ragged", SHAPE), "| bf16 64, 16/8, 64 x 1 to 2048 | does not fit | 1.500 | 250 |"),
-    (bench("chunks", CHUNK | {"slots": "ordered"}), "| bf16 512, 16/8, 1 x (8192+8192), ordered | does not fit | 1.500 | 250 |"),
+    (bench("chunks", ORDERED), "| bf16 512, 16/8, 1 x (8192+8192), ordered | does not fit | 1.500 | 250 |"),
     (bench("verify", OLD), "| bf16 512, 16/8, 1 x (8192+8192) | does not fit | 1.500 | 1000 |"),
     (peers("ragged", SHAPE), "| bf16 64, 16/8, 64 x 1 to 2048 | 1.500 | 250 | 2.00x |"),
     (peers("chunks", CHUNK), "| bf16 512, 16/8, 1 x (8192+8192) | 1.500 | 250 | 2.00x |"),
