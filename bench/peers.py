@@ -8,14 +8,19 @@ Peers, each left out with a reason where it is not installed or cannot do a shap
 
     triton1, triton2, triton3   SGLang's extend_attention at pipeline depths 1, 2 and 3. Taken from
                                 SGLang's wheel (or a folder with its files); only num_stages is set
-    cudnn, fa2                  torch's scaled_dot_product_attention with that backend
+    cudnn, fa2                  one sequence: torch's scaled_dot_product_attention with that backend;
+                                several: torch's operators for packed sequences, or nested tensors
     fa3                         FlashAttention-3 (the package fa3-fwd, or flash_attn_interface)
     flashinfer                  FlashInfer's batch prefill
 
 Every peer's output is compared with ours. Times are medians of --repeats runs after --warm-up
 runs, by CUDA events, over rotating copies of the tensors so that no run finds its input in the
-L2 cache. The shapes come from `extattn bench SUITE --list`. On a CPU (--device cpu, suite cpu)
-the one peer is torch.
+L2 cache. The GPU is kept busy while runs are enqueued, and a peer whose call takes the host more
+than a millisecond runs as a captured graph where that can be: times are the GPU's, not the host's.
+The shapes come from `extattn bench SUITE --list`. The record is written after each case.
+
+On a CPU (--device cpu) the peers are torch: its attention where it does the shape, and a sequence
+at a time, which does all of them. --shrink makes any suite small enough for that.
 """
 
 import argparse
@@ -27,6 +32,7 @@ import functools
 import importlib
 import importlib.metadata
 import inspect
+import itertools
 import json
 import math
 import os
@@ -47,6 +53,9 @@ ROTATION_BYTES = 512 << 20
 MAX_COPIES = 8
 MAX_DIFFERENCE = 1e-2  # relative Frobenius norm between two bf16 results; each is some 2.3e-3 from float64
 DEPTHS = (1, 2, 3, 0)  # 0: automatic
+HOST_BOUND_MS = 1.0  # a call that takes the host longer is captured
+SLEEP_CYCLES_A_MS = 2_000_000  # of torch.cuda._sleep: a GPU's clock is at most some 2 GHz
+MAX_SLEEP_MS = 5000
 
 
 class Unsupported(Exception):
@@ -128,16 +137,15 @@ class Extattn:
 
     def prepare(self, case, sets, stages):
         problem = self.c.Problem(
-            struct_size=ctypes.sizeof(self.c.Problem), dtype=DTYPES[case.dtype][0], index_dtype=self.c.I32, mask_indptr_dtype=7,
-            sinks_dtype=1, num_q_heads=case.num_q_heads, num_kv_heads=case.num_kv_heads, head_dim=case.head_dim,
-            head_dim_v=case.head_dim_v, page_size=1, shared_kv=case.shared_kv, causal=True,
-            skip_prefix_custom_mask=True, window_left=case.window or -1, k_scale=1.0, v_scale=1.0,
+            struct_size=ctypes.sizeof(self.c.Problem), dtype=DTYPES[case.dtype][0], index_dtype=self.c.I32,
+            mask_indptr_dtype=self.c.I64, sinks_dtype=self.c.F32, num_q_heads=case.num_q_heads,
+            num_kv_heads=case.num_kv_heads, head_dim=case.head_dim, head_dim_v=case.head_dim_v, page_size=1,
+            shared_kv=case.shared_kv, causal=True, skip_prefix_custom_mask=True, window_left=case.window or -1,
+            k_scale=1.0, v_scale=1.0,
         )  # fmt: skip
         options = self.c.PlanOptions(ctypes.sizeof(self.c.PlanOptions), self.family, stages)
         plan = ctypes.c_void_p()
-        status = self.lib.ea_plan_create(
-            self.context, ctypes.byref(problem), ctypes.byref(options), ctypes.byref(plan)
-        )
+        status = self.lib.ea_plan_create(self.context, ctypes.byref(problem), ctypes.byref(options), ctypes.byref(plan))
         self.check(status)
         return OurPlan(self, plan, case, sets)
 
@@ -186,8 +194,9 @@ class OurPlan:
         return self.outs[0]
 
     def details(self):
-        return {"kernel": self.info.kernel.decode(), "stages": self.info.stages, "tile_m": self.info.tile_m,
-                "tile_n": self.info.tile_n, "smem_bytes": self.info.smem_bytes, "registers": self.info.registers}  # fmt: skip
+        info = self.info
+        return {"kernel": info.kernel.decode(), "stages": info.stages, "tile_m": info.tile_m, "tile_n": info.tile_n,
+                "smem_bytes": info.smem_bytes, "registers": info.registers}  # fmt: skip
 
     def close(self):
         self.ours.lib.ea_plan_destroy(self.plan)
@@ -206,24 +215,34 @@ class Case:
     window: int  # 0: none
     seqs: int
     prefix: int
-    extend: int
+    extend: int  # the longest
+    ragged: bool
     shared_kv: bool
+    slots: str  # "shuffled" or "ordered"
     flop: float
     bytes: float
+    extends: list  # new tokens, sequence by sequence
 
     def name(self):
         window = f", window {self.window}" if self.window else ""
+        slots = ", ordered" if self.slots == "ordered" else ""
+        extend = f"1 to {self.extend}" if self.ragged else f"{self.extend}"
         return (f"{self.dtype} {self.head_dim}/{self.head_dim_v}, {self.num_q_heads}/{self.num_kv_heads}, "
-                f"{self.seqs} x ({self.prefix} + {self.extend}){window}")  # fmt: skip
+                f"{self.seqs} x ({self.prefix} + {extend}){window}{slots}")  # fmt: skip
 
     def shortened(self):
         """The same kernels, next to no work."""
-        return dataclasses.replace(self, prefix=min(self.prefix, 64), extend=min(self.extend, 256))
+        extends = [min(extend, 256) for extend in self.extends]
+        return dataclasses.replace(self, prefix=min(self.prefix, 64), extend=max(extends), extends=extends)
+
+    def record(self):
+        """What is written down: the lengths follow from the rule in cli/bench.h."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "extends"}
 
 
 @dataclasses.dataclass
 class Tensors:
-    """One copy of a batch: new tokens packed, the prefix in shuffled slots of a pool."""
+    """One copy of a batch: new tokens packed, the prefix in slots of a pool."""
 
     q: torch.Tensor  # [T, Hq, D]
     k: torch.Tensor
@@ -245,7 +264,7 @@ def make_tensors(case, device, seed):
         t = torch.empty(tokens, heads, dim, dtype=dtype, device=device)
         return t.normal_(generator=generator)
 
-    tokens, slots = case.seqs * case.extend, case.seqs * case.prefix
+    tokens, slots = sum(case.extends), case.seqs * case.prefix
     q = normal(tokens, case.num_q_heads, case.head_dim)
     k = normal(tokens, case.num_kv_heads, case.head_dim)
     k_pool = normal(max(slots, 1), case.num_kv_heads, case.head_dim)
@@ -254,9 +273,12 @@ def make_tensors(case, device, seed):
     else:
         v = normal(tokens, case.num_kv_heads, case.head_dim_v)
         v_pool = normal(max(slots, 1), case.num_kv_heads, case.head_dim_v)
-    order = torch.randperm(slots, generator=generator, device=device).to(torch.int32)
-    steps = torch.arange(case.seqs + 1, dtype=torch.int32)
-    qo, kv = steps * case.extend, steps * case.prefix
+    if case.slots == "ordered":
+        order = torch.arange(slots, dtype=torch.int32, device=device)
+    else:
+        order = torch.randperm(slots, generator=generator, device=device).to(torch.int32)
+    qo = torch.tensor([0, *itertools.accumulate(case.extends)], dtype=torch.int32)
+    kv = torch.arange(case.seqs + 1, dtype=torch.int32) * case.prefix
     return Tensors(q, k, v, k_pool, v_pool, order, qo.to(device), kv.to(device), qo, kv)
 
 
@@ -274,8 +296,8 @@ def make_sets(case, device):
 class Calls:
     """Closures, one a set; each returns its output."""
 
-    def __init__(self, calls, shape):
-        self.calls, self.shape, self.out = calls, shape, None
+    def __init__(self, calls, shape, way=""):
+        self.calls, self.shape, self.out, self.way = calls, shape, None, way
 
     def run(self, i):
         out = self.calls[i % len(self.calls)]()
@@ -286,10 +308,30 @@ class Calls:
         return self.shape(self.out)
 
     def details(self):
-        return {}
+        return {"way": self.way} if self.way else {}
 
     def close(self):
         self.calls, self.out = [], None
+
+
+def one_line(error):
+    return f"{error}".strip().split("\n")[0] or type(error).__name__
+
+
+def first_that_runs(ways):
+    """The first of the ways to call a peer that gets through; ways: name to a function that makes its Calls."""
+    reasons = []
+    for name, make in ways.items():
+        try:
+            calls = make()
+            calls.way = name
+            calls.run(0)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            return calls
+        except Exception as error:  # another library's: anything may come out of it
+            reasons.append(f"{name}: {one_line(error)}")
+    raise Unsupported("; ".join(reasons))
 
 
 def sglang_modules(source):
@@ -303,11 +345,11 @@ def sglang_modules(source):
         unpacked = Path(tempfile.mkdtemp(prefix="sglang-"))
         with zipfile.ZipFile(root) as wheel:
             wanted = [n for n in wheel.namelist()
-                      if n.endswith(".py") and ("/ops/attention/" in n or "/attention/triton_ops/" in n)
+                      if (n.endswith(".py") and ("/ops/attention/" in n or "/attention/triton_ops/" in n))
                       or n.endswith("/METADATA")]  # fmt: skip
             wheel.extractall(unpacked, wanted)
         root = unpacked
-    files = [f for f in sorted(root.rglob("extend_attention.py")) if "wave_ops" not in f.parts and "test" not in f.parts]
+    files = [f for f in sorted(root.rglob("extend_attention.py")) if not {"wave_ops", "test"} & set(f.parts)]
     if not files:
         raise Unsupported(f"no extend_attention.py in {source}")
     folder = files[0].parent
@@ -326,7 +368,7 @@ def sglang_modules(source):
     path = top
     for i, part in enumerate(parts):
         path = path / part
-        package(".".join(("sglang",) + parts[: i + 1]), path)
+        package(".".join(("sglang", *parts[: i + 1])), path)
     if "sglang.srt" not in sys.modules:
         package("sglang.srt", None)
 
@@ -343,6 +385,7 @@ def sglang_modules(source):
     utils = package("sglang.srt.utils", None)
     utils.is_cuda = lambda: True
     utils.get_device_core_count = lambda *_: torch.cuda.get_device_properties(0).multi_processor_count
+
     # What else it may ask (is_hip, is_gfx95_supported, ...) is about other makers' chips. Not what Python asks of
     # every module (__file__, ...).
     def about_others(name):
@@ -351,7 +394,7 @@ def sglang_modules(source):
         return lambda *_: False
 
     utils.__getattr__ = about_others
-    module = importlib.import_module(".".join(("sglang",) + parts + ("extend_attention",)))
+    module = importlib.import_module(".".join(("sglang", *parts, "extend_attention")))
     metadata = list(root.glob("*.dist-info/METADATA"))
     lines = metadata[0].read_text().splitlines() if metadata else []
     version = next((line.split()[1] for line in lines if line.startswith("Version:")), "unknown")
@@ -402,19 +445,24 @@ def triton_peer(module, stages, case, sets):
     return calls
 
 
-def sdpa_peer(backend, case, sets):
+def repeated_heads(case, s):
+    """K and V with a head for each query head, for what knows no groups."""
+    groups = case.num_q_heads // case.num_kv_heads
+    return s.k.repeat_interleave(groups, dim=1), s.v.repeat_interleave(groups, dim=1)
+
+
+def sdpa_dense(backend, case, sets, repeated):
+    """One sequence."""
     from torch.nn.attention import sdpa_kernel
 
-    if case.prefix or case.window or case.seqs != 1:
-        raise Unsupported("no prefix in slots, no window")
-    groups = case.num_q_heads // case.num_kv_heads
     attention = torch.nn.functional.scaled_dot_product_attention
+    options = {"is_causal": True}
+    if not repeated:
+        options["enable_gqa"] = case.num_q_heads > case.num_kv_heads
 
-    def call(s, repeated):
-        q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (s.q, s.k, s.v))
-        if repeated:
-            k, v = (t.repeat_interleave(groups, dim=1) for t in (k, v))
-        options = {"is_causal": True} if repeated else {"is_causal": True, "enable_gqa": groups > 1}
+    def call(s):
+        keys = repeated_heads(case, s) if repeated else (s.k, s.v)
+        q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (s.q, *keys))
 
         def run():
             with sdpa_kernel(backend) if backend else contextlib.nullcontext():
@@ -422,18 +470,116 @@ def sdpa_peer(backend, case, sets):
 
         return run
 
-    def shape(out):
-        return out[0].transpose(0, 1)
+    return Calls([call(s) for s in sets], lambda out: out[0].transpose(0, 1))
 
-    reason = ""
-    for repeated in (False, True):  # where the backend has no groups, with K and V repeated beforehand
-        calls = Calls([call(s, repeated) for s in sets], shape)
-        try:
-            calls.run(0)
-            return calls
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-    raise Unsupported(reason)
+
+def sdpa_nested(backend, case, sets):
+    """Several sequences as one nested tensor, which torch gives no groups of heads."""
+    from torch.nn.attention import sdpa_kernel
+
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def call(s):
+        offsets, ends = s.qo_indptr.to(torch.int64), {"min_seqlen": min(case.extends), "max_seqlen": max(case.extends)}
+        q, k, v = (torch.nested.nested_tensor_from_jagged(t, offsets, **ends).transpose(1, 2)
+                   for t in (s.q, *repeated_heads(case, s)))  # fmt: skip
+
+        def run():
+            with sdpa_kernel(backend):
+                return attention(q, k, v, is_causal=True)
+
+        return run
+
+    return Calls([call(s) for s in sets], lambda out: out.transpose(1, 2).values())
+
+
+def cudnn_packed(case, sets, repeated):
+    """torch's operator on packed sequences."""
+    longest = max(case.extends)
+
+    def call(s):
+        k, v = repeated_heads(case, s) if repeated else (s.k, s.v)
+        # No bias; no logsumexp, dropout 0, causal, no debug mask.
+        arguments = (s.q, k, v, None, s.qo_indptr, s.qo_indptr, longest, longest, False, 0.0, True, False)
+        return lambda: torch.ops.aten._cudnn_attention_forward(*arguments)[0]
+
+    return Calls([call(s) for s in sets], lambda out: out)
+
+
+def fa2_packed(case, sets):
+    """torch's operator on packed sequences."""
+    longest = max(case.extends)
+
+    def call(s):
+        # Dropout 0, causal, no debug mask.
+        arguments = (s.q, s.k, s.v, s.qo_indptr, s.qo_indptr, longest, longest, 0.0, True, False)
+        return lambda: torch.ops.aten._flash_attention_forward(*arguments)[0]
+
+    return Calls([call(s) for s in sets], lambda out: out)
+
+
+def fa2_varlen(case, sets):
+    """The same through torch's public function, which checks more and is newer."""
+    varlen = importlib.import_module("torch.nn.attention.varlen")
+    longest = max(case.extends)
+
+    def call(s):
+        arguments = (s.q, s.k, s.v, s.qo_indptr, s.qo_indptr, longest, longest)
+        return lambda: varlen.varlen_attn(*arguments, window_size=(-1, 0))
+
+    return Calls([call(s) for s in sets], lambda out: out)
+
+
+def sdpa_peer(backend, packed, case, sets):
+    """packed: ways to run several sequences, name to function of case and sets."""
+    if case.prefix or case.window:
+        raise Unsupported("no prefix in slots, no window")
+    if case.seqs > 1 and not packed:
+        raise Unsupported("one sequence")
+    if case.seqs == 1:
+        groups = functools.partial(sdpa_dense, backend, case, sets)
+        return first_that_runs({"groups": lambda: groups(False), "K and V repeated": lambda: groups(True)})
+    return first_that_runs({name: functools.partial(make, case, sets) for name, make in packed.items()})
+
+
+def packed_ways(backends):
+    """How cuDNN and FlashAttention-2 take several sequences, the best way first."""
+    nested = "nested tensors, K and V repeated"
+    cudnn = {
+        "packed": functools.partial(cudnn_packed, repeated=False),
+        "packed, K and V repeated": functools.partial(cudnn_packed, repeated=True),
+        nested: functools.partial(sdpa_nested, backends.CUDNN_ATTENTION),
+    }
+    fa2 = {
+        "packed": fa2_packed,
+        "varlen_attn": fa2_varlen,
+        nested: functools.partial(sdpa_nested, backends.FLASH_ATTENTION),
+    }
+    return cudnn, fa2
+
+
+def loop_peer(case, sets):
+    """A sequence at a time, with a mask: does every shape, and says what is right on a CPU."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+    groups = case.num_q_heads // case.num_kv_heads
+
+    def one(s, b):
+        new = slice(s.qo_indptr_host[b], s.qo_indptr_host[b + 1])
+        slots = s.slots[s.kv_indptr_host[b] : s.kv_indptr_host[b + 1]].long()
+        k, v = torch.cat([s.k_pool[slots], s.k[new]]), torch.cat([s.v_pool[slots], s.v[new]])
+        position = case.prefix + torch.arange(case.extends[b], device=s.q.device).unsqueeze(1)
+        key = torch.arange(len(k), device=s.q.device)
+        visible = key <= position
+        if case.window:
+            visible &= position <= key + case.window
+        q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (s.q[new], k, v))
+        k, v = (t.repeat_interleave(groups, dim=1) for t in (k, v))
+        return attention(q, k, v, attn_mask=visible)[0].transpose(0, 1)
+
+    def call(s):
+        return lambda: torch.cat([one(s, b) for b in range(case.seqs)])
+
+    return Calls([call(s) for s in sets], lambda out: out)
 
 
 @functools.cache
@@ -454,41 +600,46 @@ def whole_pool(s):
 
 
 def slots_of(case, s, new_slots):
-    """[seqs, prefix + extend]: where each token lies."""
-    prefix = s.slots.view(case.seqs, case.prefix)
-    return torch.cat([prefix, new_slots.view(case.seqs, case.extend)], dim=1).contiguous()
+    """Where each token lies, sequence by sequence."""
+    prefixes, new = s.slots.view(case.seqs, case.prefix), new_slots.split(case.extends)
+    return [torch.cat([prefixes[b], new[b]]) for b in range(case.seqs)]
 
 
 def fa3_peer(case, sets):
     fa3 = fa3_interface()
     if case.head_dim > 256:
         raise Unsupported("head dimensions up to 256")
-    window = (case.window, 0) if case.window else (-1, -1)
+    longest = max(case.extends)
+    options = {"causal": True, "window_size": (case.window, 0) if case.window else (-1, -1)}
 
     def plain(s):
         q, k, v = (t.unsqueeze(0) for t in (s.q, s.k, s.v))
-        return lambda: fa3.flash_attn_func(q, k, v, causal=True, window_size=window)
+        return lambda: fa3.flash_attn_func(q, k, v, **options)
+
+    def packed(s):
+        arguments = {
+            "q": s.q, "k": s.k, "v": s.v, "cu_seqlens_q": s.qo_indptr, "cu_seqlens_k": s.qo_indptr,
+            "max_seqlen_q": longest, "max_seqlen_k": longest,
+        } | options  # fmt: skip
+        return lambda: fa3.flash_attn_varlen_func(**arguments)
 
     def paged(s):
         k_pool, v_pool, new_slots = whole_pool(s)
+        lengths = [case.prefix + extend for extend in case.extends]
         arguments = {
             "q": s.q, "k_cache": k_pool.unsqueeze(1), "v_cache": v_pool.unsqueeze(1),
-            "cache_seqlens": torch.full((case.seqs,), case.prefix + case.extend, dtype=torch.int32, device=s.q.device),
-            "page_table": slots_of(case, s, new_slots), "cu_seqlens_q": s.qo_indptr, "max_seqlen_q": case.extend,
-            "causal": True, "window_size": window,
-        }  # fmt: skip
+            "cache_seqlens": torch.tensor(lengths, dtype=torch.int32, device=s.q.device),
+            "page_table": torch.nn.utils.rnn.pad_sequence(slots_of(case, s, new_slots), batch_first=True),
+            "cu_seqlens_q": s.qo_indptr, "max_seqlen_q": longest,
+        } | options  # fmt: skip
         return lambda: fa3.flash_attn_with_kvcache(**arguments)
 
     def shape(out):
         out = out[0] if isinstance(out, tuple) else out
-        return out.reshape(case.seqs * case.extend, case.num_q_heads, case.head_dim_v)
+        return out.reshape(sum(case.extends), case.num_q_heads, case.head_dim_v)
 
-    calls = Calls([(paged if case.prefix else plain)(s) for s in sets], shape)
-    try:
-        calls.run(0)
-    except (RuntimeError, TypeError) as error:
-        raise Unsupported(str(error).splitlines()[0]) from error
-    return calls
+    name, call = ("paged", paged) if case.prefix else ("packed", packed) if case.seqs > 1 else ("one", plain)
+    return first_that_runs({name: lambda: Calls([call(s) for s in sets], shape)})
 
 
 def flashinfer_peer(case, sets):
@@ -507,44 +658,82 @@ def flashinfer_peer(case, sets):
 
     def paged(s):
         k_pool, v_pool, new_slots = whole_pool(s)
-        total = case.prefix + case.extend
-        indptr = torch.arange(case.seqs + 1, dtype=torch.int32, device="cuda") * total
         last = torch.ones(case.seqs, dtype=torch.int32, device="cuda")
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
-        wrapper.plan(s.qo_indptr, indptr, slots_of(case, s, new_slots).flatten(), last, case.num_q_heads,
-                     case.num_kv_heads, case.head_dim, 1, **common)  # fmt: skip
+        wrapper.plan(s.qo_indptr, s.qo_indptr + s.kv_indptr, torch.cat(slots_of(case, s, new_slots)), last,
+                     case.num_q_heads, case.num_kv_heads, case.head_dim, 1, **common)  # fmt: skip
         return lambda: wrapper.run(s.q, (k_pool.unsqueeze(1), v_pool.unsqueeze(1)))
 
-    try:
-        # Plans share the workspace, so there is one, for the first set.
-        calls = Calls([(paged if case.prefix else plain)(sets[0])], lambda out: out)
-        calls.run(0)
-    except Exception as error:  # it compiles at run time: anything may come out of that
-        raise Unsupported(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
-    return calls
+    # Plans share the workspace, so there is one, for the first set.
+    name, call = ("paged", paged) if case.prefix else ("packed", plain)
+    return first_that_runs({name: lambda: Calls([call(sets[0])], lambda out: out)})
 
 
 # ---- measuring ---------------------------------------------------------------------------------
 
 
-def measure(run, warm_up, repeats, gpu):
-    if not gpu:
-        times = []
-        for i in range(warm_up + repeats):
-            start = time.perf_counter()
+def captured(run, copies):
+    """The runs of all sets as graphs, without what they cost the host."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run(0)
+    torch.cuda.synchronize()
+    graphs = []
+    for i in range(copies):
+        graphs.append(torch.cuda.CUDAGraph())
+        # Relaxed: a library may load a kernel or allocate while it is captured.
+        with torch.cuda.graph(graphs[i], capture_error_mode="relaxed"):
             run(i)
-            times.append((time.perf_counter() - start) * 1e3)
-        times = times[warm_up:]
-    else:
-        events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
-        for i in range(warm_up):
-            run(i)
-        for i, (first, last) in enumerate(events):
-            first.record()
-            run(warm_up + i)
-            last.record()
+    return lambda i: graphs[i % copies].replay()
+
+
+def measure_on_cpu(run, warm_up, repeats):
+    times = []
+    for i in range(warm_up + repeats):
+        start = time.perf_counter()
+        run(i)
+        times.append((time.perf_counter() - start) * 1e3)
+    return summary(times[warm_up:])
+
+
+def host_ms_of(run):
+    """What a call takes the host; the best of three, since the machine may do something else."""
+    times = []
+    for i in range(3):
+        start = time.perf_counter()
+        run(i)
+        times.append((time.perf_counter() - start) * 1e3)
         torch.cuda.synchronize()
-        times = [first.elapsed_time(last) for first, last in events]
+    return min(times)
+
+
+def measure_on_gpu(run, copies, warm_up, repeats):
+    for i in range(warm_up):
+        run(i)
+    torch.cuda.synchronize()
+    host_ms = host_ms_of(run)
+    row = {"host_ms": host_ms}
+    if host_ms > HOST_BOUND_MS:
+        try:
+            run, host_ms = captured(run, copies), HOST_BOUND_MS
+            row["graph"] = True
+        except Exception as error:  # the library's own reason
+            row["graph"] = f"no: {one_line(error)}"
+            torch.cuda.synchronize()
+        run(0)
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    # The GPU waits until about all runs are enqueued, so that it never waits for the host between two events.
+    torch.cuda._sleep(int(SLEEP_CYCLES_A_MS * min(5 + 1.5 * host_ms * repeats, MAX_SLEEP_MS)))
+    for i, (first, last) in enumerate(events):
+        first.record()
+        run(warm_up + i)
+        last.record()
+    torch.cuda.synchronize()
+    return row | summary([first.elapsed_time(last) for first, last in events])
+
+
+def summary(times):
     return {"median_ms": statistics.median(times), "min_ms": min(times), "max_ms": max(times)}
 
 
@@ -558,32 +747,58 @@ def difference(a, b):
     return math.sqrt(up / down)  # NaN stays NaN
 
 
-def measure_peer(prepare, case, sets, args, reference):
-    """A row of the result: times, or why there are none. Ours, without a reference, becomes it."""
+def disagreement(row, out, reference):
+    """Why a result is wrong, or nothing; the difference goes into the row."""
+    if reference is None:
+        return None if bool(torch.isfinite(out).all()) else "not finite"
+    if out.shape != reference.shape:
+        return f"shape {tuple(out.shape)}, expected {tuple(reference.shape)}"
+    row["difference"] = difference(out, reference)
+    if row["difference"] <= MAX_DIFFERENCE:
+        return None
+    return f"relative difference {row['difference']:.2e}, allowed {MAX_DIFFERENCE:.0e}"
+
+
+def check_and_measure(peer, case, sets, args, reference):
+    """The row of a peer that runs, and the reference, which is the first result."""
     row = {}
+    gpu = args.device == "cuda"
+    peer.run(0)
+    if gpu:
+        torch.cuda.synchronize()
+    out = peer.result()
+    wrong = disagreement(row, out, reference)
+    if wrong:
+        row["wrong"] = wrong
+    if reference is None:
+        reference = out.clone()
+    del out
+    row |= peer.details()
+    if gpu:
+        row |= measure_on_gpu(peer.run, len(sets), args.warm_up, args.repeats)
+    else:
+        row |= measure_on_cpu(peer.run, args.warm_up, args.repeats)
+    row["tflops"] = case.flop / row["median_ms"] * 1e-9
+    row["gbytes_per_s"] = case.bytes / row["median_ms"] * 1e-6
+    return row, reference
+
+
+def measure_peer(name, prepare, case, sets, args, reference):
+    """A row of the result: times, or why there are none. Ours, without a reference, becomes it."""
+    peer = None
     try:
         peer = prepare(case, sets)
+        return check_and_measure(peer, case, sets, args, reference)
     except Unsupported as reason:
-        return {"unsupported": str(reason)}, reference
-    try:
-        peer.run(0)
-        if args.device == "cuda":
-            torch.cuda.synchronize()
-        out = peer.result()
-        if reference is None:
-            reference = out.clone()
-            if not bool(torch.isfinite(reference).all()):
-                row["wrong"] = "not finite"
-        else:
-            row["difference"] = difference(out, reference)
-            if not row["difference"] <= MAX_DIFFERENCE:
-                row["wrong"] = f"relative difference {row['difference']:.2e}, allowed {MAX_DIFFERENCE:.0e}"
-        row |= peer.details() | measure(peer.run, args.warm_up, args.repeats, args.device == "cuda")
-        row["tflops"] = case.flop / row["median_ms"] * 1e-9
-        row["gbytes_per_s"] = case.bytes / row["median_ms"] * 1e-6
+        return {"unsupported": one_line(reason)}, reference
+    except Exception as error:  # a peer that fails keeps none of the others from being measured
+        row = {"unsupported": f"{type(error).__name__}: {one_line(error)}"}
+        if name.startswith("extattn"):
+            row["wrong"] = row["unsupported"]
+        return row, reference
     finally:
-        peer.close()
-    return row, reference
+        if peer:
+            peer.close()
 
 
 def peers_of(args, ours, sglang):
@@ -591,18 +806,29 @@ def peers_of(args, ours, sglang):
     depths = DEPTHS if args.device == "cuda" else (0,)
     peers = {f"extattn{d or ''}": functools.partial(lambda d, case, sets: ours.prepare(case, sets, d), d)
              for d in sorted(depths)}  # fmt: skip
-    if args.device == "cpu":
-        return peers | {"torch": functools.partial(sdpa_peer, None)}
+    others = cpu_peers() if args.device == "cpu" else gpu_peers(sglang)
+    unknown = set(args.peer or ()) - set(others)
+    if unknown:
+        sys.exit(f"--peer: found {', '.join(sorted(unknown))}, allowed {', '.join(others)}")
+    return peers | {name: prepare for name, prepare in others.items() if not args.peer or name in args.peer}
 
+
+def cpu_peers():
+    return {"torch": functools.partial(sdpa_peer, None, {}), "loop": loop_peer}
+
+
+def gpu_peers(sglang):
     from torch.nn.attention import SDPBackend
 
-    for stages in (1, 2, 3):
-        peers[f"triton{stages}"] = functools.partial(triton_peer, sglang[0], stages) if sglang else missing_sglang
-    peers["cudnn"] = functools.partial(sdpa_peer, SDPBackend.CUDNN_ATTENTION)
-    peers["fa2"] = functools.partial(sdpa_peer, SDPBackend.FLASH_ATTENTION)
-    peers["fa3"] = fa3_peer
-    peers["flashinfer"] = flashinfer_peer
-    return peers
+    triton = {f"triton{stages}": functools.partial(triton_peer, sglang[0], stages) if sglang else missing_sglang
+              for stages in (1, 2, 3)}  # fmt: skip
+    cudnn, fa2 = packed_ways(SDPBackend)
+    return triton | {
+        "cudnn": functools.partial(sdpa_peer, SDPBackend.CUDNN_ATTENTION, cudnn),
+        "fa2": functools.partial(sdpa_peer, SDPBackend.FLASH_ATTENTION, fa2),
+        "fa3": fa3_peer,
+        "flashinfer": flashinfer_peer,
+    }
 
 
 def missing_sglang(_case, _sets):
@@ -628,11 +854,11 @@ def print_case(case, rows, ratio):
     print(f"\n{case.name()}")
     for name, row in rows.items():
         if "unsupported" in row:
-            print(f"  {name:11} -  {row['unsupported'][:100]}")
+            print(f"  {name:11} -  {row['unsupported'][:100]}" + ("  WRONG" if "wrong" in row else ""))
             continue
         against = f"{ratio[name]:6.2f}x ours" if name in ratio else ""
         wrong = f"  WRONG: {row['wrong']}" if "wrong" in row else ""
-        depth = f"  depth {row['stages']}" if "stages" in row else ""
+        depth = f"  depth {row['stages']}" if "stages" in row else f"  {row['way']}" if "way" in row else ""
         rate = f"{row['tflops']:9.1f} TFLOP/s" if row["tflops"] >= 1 else f"{1e3 * row['tflops']:9.1f} GFLOP/s"
         print(f"  {name:11}{row['median_ms']:10.3f} ms{rate}{row['gbytes_per_s']:8.0f} GB/s  {against}{depth}{wrong}")
     sys.stdout.flush()
@@ -642,28 +868,34 @@ def measure_case(case, peers, args):
     sets = make_sets(case, args.device)
     rows, reference = {}, None
     for name, prepare in peers.items():
-        rows[name], reference = measure_peer(prepare, case, sets, args, reference)
+        rows[name], reference = measure_peer(name, prepare, case, sets, args, reference)
         if args.device == "cuda":
             torch.cuda.empty_cache()
     ratio = ratios(rows)
     print_case(case, rows, ratio)
-    return {"case": dataclasses.asdict(case), "results": rows, "times_over_ours": ratio}
+    return {"case": case.record(), "results": rows, "times_over_ours": ratio}
 
 
 # ---- the whole ---------------------------------------------------------------------------------
 
 
 def cases_of(args):
-    suites = ["cpu"] if args.device == "cpu" else args.suite
     cases = []
-    for suite in suites:
-        command = [args.command, "bench", suite, "--list"]
+    for suite in args.suite:
+        command = [args.command, "bench", suite, "--list", "--shrink", str(args.shrink)]
         listed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         for entry in listed["cases"]:
             cases.append((suite, Case(**entry)))
-    if args.quick:
-        cases = [(suite, case) for suite, case in cases if suite == "cpu" or case.num_q_heads == 16]
-    return cases
+    return quick_ones(cases) if args.quick else cases
+
+
+def quick_ones(cases):
+    """Of each suite the shapes with 16 query heads, or its first three where it has none."""
+    chosen = []
+    for suite in dict.fromkeys(suite for suite, _ in cases):
+        mine = [entry for entry in cases if entry[0] == suite]
+        chosen += [entry for entry in mine if entry[1].num_q_heads == 16] or mine[:3]
+    return chosen
 
 
 def compile_ahead(args, count):
@@ -679,7 +911,7 @@ def compile_ahead(args, count):
     for index, answer in enumerate(answers):
         if answer.returncode != 0:
             print(f"compiling case {index} ahead: {(answer.stderr.strip().splitlines() or ['failed'])[-1]}")
-    print(f"compiled ahead in {time.monotonic() - start:.0f} s")
+    print(f"compiled ahead in {time.monotonic() - start:.0f} s", flush=True)
 
 
 def compile_case(case, sglang):
@@ -716,10 +948,14 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", type=Path, default=Path("build/libextattn.so"))
     parser.add_argument("--command", type=Path, default=Path("build/extattn"), help="for the lists of shapes")
-    parser.add_argument("--suite", action="append", help="seed (default), window, mla, prefix, verify; may be repeated")
+    suites = "seed (default), window, mla, prefix, ragged, chunks, verify, cpu (default on a CPU); may be repeated"
+    parser.add_argument("--suite", action="append", help=suites)
+    parser.add_argument("--peer", action="append", metavar="NAME", help="only this one beside ours; may be repeated")
+    parser.add_argument("--shrink", type=int, default=1, help="divide the tokens of each shape by this, to try it out")
     parser.add_argument("--sglang", help="SGLang's wheel, or a folder that holds its files")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--family", choices=["auto", "cpu", "portable", "hopper"], default="auto", help="of our kernels")
+    families = ["auto", "cpu", "portable", "hopper"]
+    parser.add_argument("--family", choices=families, default="auto", help="of our kernels")
     parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: all")
     parser.add_argument("--warm-up", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=12)
@@ -728,7 +964,7 @@ def parse():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--compile-case", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    args.suite = args.suite or ["seed"]
+    args.suite = args.suite or ["cpu" if args.device == "cpu" else "seed"]
     args.library, args.command = args.library.resolve(), args.command.resolve()
     return args
 
@@ -743,7 +979,8 @@ def main():
     cases = cases_of(args)
 
     sglang = None
-    if args.sglang and args.device == "cuda":
+    wants_triton = not args.peer or any(name.startswith("triton") for name in args.peer)
+    if args.sglang and args.device == "cuda" and wants_triton:
         try:
             sglang = sglang_modules(args.sglang)
         except (Unsupported, ImportError, OSError) as error:
@@ -757,25 +994,33 @@ def main():
     ours = Extattn(args.library, args.device, args.threads, args.family)
     info = ours.device_info()
     peers = peers_of(args, ours, sglang)
-    print(f"{info.name.decode()}, {info.arch.decode()}; {versions(ours, sglang)}")
-    results = [{"suite": suite} | measure_case(case, peers, args) for suite, case in cases]
+    record = head_of(args, info, versions(ours, sglang))
+    print(f"{info.name.decode()}, {info.arch.decode()}; {record['versions']}")
+    for suite, case in cases:
+        record["cases"].append({"suite": suite} | measure_case(case, peers, args))
+        if args.json:
+            args.json.write_text(json.dumps(record, indent=1) + "\n")
 
-    record = {
+    results = record["cases"]
+    wrong = [f"{r['suite']}: {n}" for r in results for n, row in r["results"].items() if "wrong" in row]
+    print(f"\n{len(results)} cases, {len(wrong)} disagreements {wrong if wrong else ''}")
+    return 1 if wrong else 0
+
+
+def head_of(args, info, found_versions):
+    """The record without its cases."""
+    return {
         "what": "extattn and its peers",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": args.commit,
         "device": {"name": info.name.decode(), "arch": info.arch.decode(), "threads": info.num_threads},
         "driver": driver_text() if args.device == "cuda" else None,
-        "versions": versions(ours, sglang),
+        "versions": found_versions,
         "method": {"warm_up": args.warm_up, "repeats": args.repeats, "statistic": "median",
                    "clock": "CUDA events" if args.device == "cuda" else "host"},
-        "cases": results,
+        "shrink": args.shrink,
+        "cases": [],
     }  # fmt: skip
-    if args.json:
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
-    wrong = [f"{r['suite']}: {n}" for r in results for n, row in r["results"].items() if "wrong" in row]
-    print(f"\n{len(results)} cases, {len(wrong)} disagreements {wrong if wrong else ''}")
-    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -5,18 +5,9 @@
 #include <string.h>
 
 #include "bench.h"
+#include "common/error.h"
 #include "cuda/memory.h"
 #include "plot.h"
-#include "replay.h"
-
-typedef struct bench_args {
-  ea_device_args device;
-  const char *suite_name;
-  ea_bench_method method;
-  bool list;
-  const char *commit, *cublas_path, *json_path, *plot_path, *trace_path;
-  int64_t max_requests;
-} bench_args;
 
 enum {
   KEY_JSON = 'j',
@@ -27,14 +18,17 @@ enum {
   KEY_COMMIT,
   KEY_CUBLAS,
   KEY_TRACE,
+  KEY_SHRINK,
   KEY_LIST
 };
 
 static const struct argp_option options[] = {
-    {"warm-up", KEY_WARM_UP, "N", 0, "Runs before the first that counts (4)", 0},
-    {"repeats", KEY_REPEATS, "N", 0, "Runs that count; the median is shown (12)", 0},
+    {"warm-up", KEY_WARM_UP, "N", 0, "Runs before the first that counts (4; of suite replay, 1 pass)", 0},
+    {"repeats", KEY_REPEATS, "N", 0, "Runs that count; the median is shown (12; of suite replay, 3 passes)", 0},
     {"trace", KEY_TRACE, "FILE", 0, "Suite replay: the trace", 0},
     {"requests", KEY_REQUESTS, "N", 0, "Suite replay: only the first N requests (100)", 0},
+    {"shrink", KEY_SHRINK, "N", 0, "Divide the tokens of each shape by N, to try the command out; no ceilings then (1)",
+     0},
     {"cublas", KEY_CUBLAS, "FILE", 0, "cuBLAS, for the ceiling (looked for by its usual names)", 0},
     {"commit", KEY_COMMIT, "HASH", 0, "What is measured, for the record", 0},
     {"json", KEY_JSON, "FILE", 0, "Write the result as JSON (-: instead of the table)", 0},
@@ -44,7 +38,7 @@ static const struct argp_option options[] = {
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
-  bench_args *args = state->input;
+  ea_bench_args *args = state->input;
   switch (key) {
   case ARGP_KEY_INIT:
     state->child_inputs[0] = &args->device;
@@ -54,6 +48,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     return 0;
   case KEY_REPEATS:
     args->method.repeats = (int)ea_arg_int(state, "--repeats", arg, 1, EA_BENCH_MAX_REPEATS);
+    return 0;
+  case KEY_SHRINK:
+    args->shrink = (int32_t)ea_arg_int(state, "--shrink", arg, 1, INT32_MAX);
     return 0;
   case KEY_TRACE:
     args->trace_path = arg;
@@ -137,11 +134,10 @@ typedef struct record {
   bool same_bits; /* as the first depth that was measured */
 } record;
 
-#define MAX_DEPTHS 4
-
 typedef struct result {
-  const bench_args *args;
+  const ea_bench_args *args;
   const ea_bench_suite *suite;
+  ea_bench_case *cases; /* [suite->num_cases], shrunk where that is asked for */
   ea_device_info device;
   ea_bench_ceilings ceilings;
   record *records;
@@ -149,15 +145,30 @@ typedef struct result {
 } result;
 
 static json_t *case_json(const ea_bench_case *c) {
-  return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f}", "dtype", ea_dtype_name(c->dtype),
-                   "head_dim", c->head_dim, "head_dim_v", c->head_dim_v, "num_q_heads", c->num_q_heads, "num_kv_heads",
-                   c->num_kv_heads, "window", c->window, "seqs", c->seqs, "prefix", c->prefix, "extend", c->extend,
-                   "shared_kv", c->shared_kv, "flop", ea_bench_flop(c), "bytes", ea_bench_bytes(c));
+  return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:b, s:s, s:f, s:f}", "dtype",
+                   ea_dtype_name(c->dtype), "head_dim", c->head_dim, "head_dim_v", c->head_dim_v, "num_q_heads",
+                   c->num_q_heads, "num_kv_heads", c->num_kv_heads, "window", c->window, "seqs", c->seqs, "prefix",
+                   c->prefix, "extend", c->extend, "ragged", (c->traits & EA_BENCH_RAGGED) != 0, "shared_kv",
+                   (c->traits & EA_BENCH_SHARED_KV) != 0, "slots",
+                   c->traits & EA_BENCH_ORDERED_SLOTS ? "ordered" : "shuffled", "flop", ea_bench_flop(c), "bytes",
+                   ea_bench_bytes(c));
 }
 
-static json_t *list_json(const ea_bench_suite *suite) {
+/* New tokens, sequence by sequence. */
+static json_t *extends_json(const ea_bench_case *c) {
+  json_t *extends = json_array();
+  for (int32_t s = 0; s < c->seqs; s++) json_array_append_new(extends, json_integer(ea_bench_extend(c, s)));
+  return extends;
+}
+
+static json_t *list_json(const ea_bench_suite *suite, int32_t shrink) {
   json_t *cases = json_array();
-  for (int i = 0; i < suite->num_cases; i++) json_array_append_new(cases, case_json(&suite->cases[i]));
+  for (int i = 0; i < suite->num_cases; i++) {
+    const ea_bench_case c = ea_bench_shrunk(&suite->cases[i], shrink);
+    json_t *entry = case_json(&c);
+    json_object_set_new(entry, "extends", extends_json(&c));
+    json_array_append_new(cases, entry);
+  }
   return json_pack("{s:s, s:s, s:b, s:o}", "suite", suite->name, "what", suite->what, "memory_bound",
                    suite->memory_bound, "cases", cases);
 }
@@ -188,13 +199,13 @@ static json_t *device_json(const ea_device_info *d) {
                    "driver_version", d->driver_version);
 }
 
-static json_t *head_json(const char *suite, const bench_args *args, const ea_device_info *device,
-                         const ea_bench_ceilings *ceilings) {
-  json_t *root = json_pack("{s:s, s:s, s:s, s:o, s:o, s:{s:i, s:i, s:s}}", "command", "bench", "suite", suite,
-                           "version", ea_version(), "date", ea_json_date(), "device", device_json(device), "method",
-                           "warm_up", args->method.warm_up, "repeats", args->method.repeats, "clock",
-                           device->device == EA_DEVICE_CPU ? "host" : "CUDA events");
+json_t *ea_bench_head_json(const ea_bench_args *args, const ea_device_info *device, const ea_bench_ceilings *ceilings) {
+  json_t *root = json_pack("{s:s, s:s, s:s, s:o, s:o, s:{s:i, s:i, s:s}}", "command", "bench", "suite",
+                           args->suite_name, "version", ea_version(), "date", ea_json_date(), "device",
+                           device_json(device), "method", "warm_up", args->method.warm_up, "repeats",
+                           args->method.repeats, "clock", device->device == EA_DEVICE_CPU ? "host" : "CUDA events");
   if (args->commit) json_object_set_new(root, "commit", json_string(args->commit));
+  if (args->shrink > 1) json_object_set_new(root, "shrink", json_integer(args->shrink));
   json_object_set_new(
       root, "ceilings",
       json_pack("{s:f, s:f}", "product_tflops", ceilings->product_tflops, "copy_gbytes_per_s", ceilings->copy_gbytes));
@@ -204,7 +215,7 @@ static json_t *head_json(const char *suite, const bench_args *args, const ea_dev
 static json_t *result_json(const result *r) {
   json_t *rows = json_array();
   for (int i = 0; i < r->num_records; i++) json_array_append_new(rows, record_json(&r->records[i]));
-  json_t *root = head_json(r->suite->name, r->args, &r->device, &r->ceilings);
+  json_t *root = ea_bench_head_json(r->args, &r->device, &r->ceilings);
   json_object_set_new(root, "memory_bound", json_boolean(r->suite->memory_bound));
   json_object_set_new(root, "rows", rows);
   return root;
@@ -214,10 +225,18 @@ static json_t *result_json(const result *r) {
  * Table
  * ---------------------------------------------------------------------------------- */
 
-static void print_ceilings(const ea_device_info *device, const ea_bench_ceilings *ceilings) {
+bool ea_bench_wants_table(const ea_bench_args *args) {
+  return !args->json_path || strcmp(args->json_path, "-") != 0;
+}
+
+void ea_bench_print_device(const ea_device_info *device, const ea_bench_ceilings *ceilings) {
   printf("%s, %s", device->name, device->arch);
   if (device->device == EA_DEVICE_CPU) {
     printf(", %d threads\n", device->num_threads);
+    return;
+  }
+  if (ceilings->copy_gbytes == 0) {
+    putchar('\n');
     return;
   }
   printf("; copy %.0f GB/s", ceilings->copy_gbytes);
@@ -298,8 +317,7 @@ static ea_status measure_plan(ea_context *context, const result *r, const ea_pla
   return EA_OK;
 }
 
-/* A depth that does not fit, or a shape that the device cannot run, is a row like any other. */
-static bool is_an_answer(ea_status status) {
+bool ea_bench_is_an_answer(ea_status status) {
   return status == EA_ERR_DOES_NOT_FIT || status == EA_ERR_UNSUPPORTED;
 }
 
@@ -309,7 +327,7 @@ static ea_status measure_depth(ea_context *context, const result *r, ea_bench_bu
   plan_options.stages = rec->stages_asked;
   ea_plan *plan = NULL;
   ea_status status = ea_plan_create(context, &problem, &plan_options, &plan);
-  if (is_an_answer(status)) {
+  if (ea_bench_is_an_answer(status)) {
     snprintf(rec->error, sizeof rec->error, "%s", ea_last_error());
     return EA_OK;
   }
@@ -321,19 +339,19 @@ static ea_status measure_depth(ea_context *context, const result *r, ea_bench_bu
   return status;
 }
 
-static int depths_of(const result *r, int32_t *depths) {
-  if (r->device.device == EA_DEVICE_CPU || r->args->device.plan.stages > 0) {
-    depths[0] = r->args->device.plan.stages;
+int ea_bench_depths(const ea_bench_args *args, const ea_device_info *device, int32_t depths[EA_BENCH_MAX_DEPTHS]) {
+  if (device->device == EA_DEVICE_CPU || args->device.plan.stages > 0) {
+    depths[0] = args->device.plan.stages;
     return 1;
   }
-  static const int32_t all[MAX_DEPTHS] = {1, 2, 3, 0};
+  static const int32_t all[EA_BENCH_MAX_DEPTHS] = {1, 2, 3, 0};
   memcpy(depths, all, sizeof all);
-  return MAX_DEPTHS;
+  return EA_BENCH_MAX_DEPTHS;
 }
 
 static ea_status measure_case(ea_context *context, result *r, const ea_bench_case *c) {
-  int32_t depths[MAX_DEPTHS];
-  const int num_depths = depths_of(r, depths);
+  int32_t depths[EA_BENCH_MAX_DEPTHS];
+  const int num_depths = ea_bench_depths(r->args, &r->device, depths);
   ea_bench_buffers *buffers;
   ea_status status = ea_bench_buffers_create(context, c, &buffers);
   if (status != EA_OK) return status;
@@ -346,17 +364,17 @@ static ea_status measure_case(ea_context *context, result *r, const ea_bench_cas
     if (!first && !rec->error[0]) first = rec;
     rec->same_bits = first && rec->fingerprint == first->fingerprint;
     r->num_records++;
-    if (!r->args->json_path || strcmp(r->args->json_path, "-") != 0) print_record(rec);
+    if (ea_bench_wants_table(r->args)) print_record(rec);
     fflush(stdout);
   }
   ea_bench_buffers_destroy(buffers);
   return status;
 }
 
-static ea_status measure_ceilings(ea_context *context, const bench_args *args, const ea_device_info *device,
-                                  ea_bench_ceilings *ceilings) {
+ea_status ea_bench_measure_ceilings(ea_context *context, const ea_bench_args *args, const ea_device_info *device,
+                                    ea_bench_ceilings *ceilings) {
   *ceilings = (ea_bench_ceilings){0};
-  if (device->device == EA_DEVICE_CPU) return EA_OK;
+  if (device->device == EA_DEVICE_CPU || args->shrink > 1) return EA_OK;
   return ea_bench_ceilings_measure(context, args->method, args->cublas_path, ceilings);
 }
 
@@ -368,13 +386,12 @@ static bool all_same_bits(const result *r) {
 }
 
 /* Found out before the work, not after it. */
-static bool outputs_writable(const bench_args *args) {
+static bool outputs_writable(const ea_bench_args *args) {
   return (!args->json_path || ea_output_writable(args->json_path)) &&
          (!args->plot_path || ea_output_writable(args->plot_path));
 }
 
-/* Writes what was asked for, the numbers first: a plot can be made of them later. */
-static int deliver(const bench_args *args, json_t *json) {
+int ea_bench_deliver(const ea_bench_args *args, json_t *json) {
   int code = EA_EXIT_OK;
   if (args->json_path && !ea_json_write(json_incref(json), args->json_path)) code = EA_EXIT_FAILURE;
   if (args->plot_path) {
@@ -385,129 +402,41 @@ static int deliver(const bench_args *args, json_t *json) {
   return code;
 }
 
-static int run_suite(ea_context *context, const bench_args *args, const ea_bench_suite *suite) {
-  result r = {.args = args, .suite = suite, .device = {.struct_size = sizeof r.device}};
-  r.records = calloc((size_t)suite->num_cases * MAX_DEPTHS, sizeof *r.records);
-  if (!r.records) {
-    ea_message("memory: none for the results");
-    return EA_EXIT_DEVICE;
-  }
-  const bool table = !args->json_path || strcmp(args->json_path, "-") != 0;
-  ea_status status = ea_context_info(context, &r.device);
-  if (status == EA_OK) status = measure_ceilings(context, args, &r.device, &r.ceilings);
-  if (status == EA_OK && table) {
-    print_ceilings(&r.device, &r.ceilings);
+static bool allocate(result *r) {
+  const int num_cases = r->suite->num_cases;
+  r->cases = calloc((size_t)num_cases, sizeof *r->cases);
+  r->records = calloc((size_t)num_cases * EA_BENCH_MAX_DEPTHS, sizeof *r->records);
+  if (!r->cases || !r->records) return false;
+  for (int i = 0; i < num_cases; i++) r->cases[i] = ea_bench_shrunk(&r->suite->cases[i], r->args->shrink);
+  return true;
+}
+
+static ea_status measure_suite(ea_context *context, result *r) {
+  ea_status status = ea_context_info(context, &r->device);
+  if (status == EA_OK) status = ea_bench_measure_ceilings(context, r->args, &r->device, &r->ceilings);
+  if (status == EA_OK && ea_bench_wants_table(r->args)) {
+    ea_bench_print_device(&r->device, &r->ceilings);
     ea_header_print(stdout, columns, NUM_COLUMNS);
   }
-  for (int i = 0; i < suite->num_cases && status == EA_OK; i++) status = measure_case(context, &r, &suite->cases[i]);
+  for (int i = 0; i < r->suite->num_cases && status == EA_OK; i++) status = measure_case(context, r, &r->cases[i]);
+  return status;
+}
 
+static int run_suite(ea_context *context, const ea_bench_args *args, const ea_bench_suite *suite) {
+  result r = {.args = args, .suite = suite, .device = {.struct_size = sizeof r.device}};
+  const ea_status status =
+      allocate(&r) ? measure_suite(context, &r) : ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for the results");
   int code = status == EA_OK ? EA_EXIT_OK : ea_exit_failed(status);
   if (r.num_records > 0) { /* after a failure too: what was measured before it stands */
-    const int delivered = deliver(args, result_json(&r));
+    const int delivered = ea_bench_deliver(args, result_json(&r));
     if (code == EA_EXIT_OK) code = delivered;
   }
   if (code == EA_EXIT_OK && !all_same_bits(&r)) {
     ea_message("depths that give different bits, marked above");
     code = EA_EXIT_FAILURE;
   }
+  free(r.cases);
   free(r.records);
-  return code;
-}
-
-/* ------------------------------------------------------------------------------------
- * The suite replay
- * ---------------------------------------------------------------------------------- */
-
-/* One pass over the trace. */
-static ea_status replay_pass(ea_replay_config *config, int64_t *batches, ea_plan_info *plan, double *total_ms) {
-  ea_replay *replay;
-  ea_status status = ea_replay_open(config, &replay);
-  if (status != EA_OK) return status;
-  *plan = *ea_replay_plan(replay);
-  *total_ms = 0;
-  for (*batches = 0; status == EA_OK; ++*batches) {
-    ea_trace_batch batch;
-    double elapsed_ms;
-    status = ea_replay_next(replay, &batch, &elapsed_ms);
-    if (status != EA_OK || batch.num_pieces == 0) break;
-    *total_ms += elapsed_ms;
-  }
-  ea_replay_close(replay);
-  return status;
-}
-
-/* A row of the trace at one depth: two passes, the faster of them counts. */
-static ea_status replay_depth(ea_replay_config *config, const ea_trace_totals *totals, int32_t stages, bool table,
-                              json_t *rows) {
-  config->plan_options.stages = stages;
-  ea_plan_info plan = {.struct_size = sizeof plan};
-  int64_t batches = 0;
-  double first_ms = 0, second_ms = 0;
-  ea_status status = replay_pass(config, &batches, &plan, &first_ms);
-  if (is_an_answer(status)) {
-    json_array_append_new(rows, json_pack("{s:i, s:s}", "stages_asked", stages, "error", ea_last_error()));
-    if (table) printf("depth %d: %s\n", stages, ea_last_error());
-    return EA_OK;
-  }
-  if (status == EA_OK) status = replay_pass(config, &batches, &plan, &second_ms);
-  if (status != EA_OK) return status;
-  const double ms = first_ms < second_ms ? first_ms : second_ms;
-  const double tflops = ea_replay_tflops(&config->problem, totals->visible_pairs, ms);
-  json_array_append_new(rows, json_pack("{s:i, s:i, s:s, s:I, s:f, s:f, s:f, s:f}", "stages_asked", stages, "stages",
-                                        plan.stages, "kernel", plan.kernel, "batches", (json_int_t)batches, "total_ms",
-                                        ms, "first_pass_ms", first_ms, "second_pass_ms", second_ms, "tflops", tflops));
-  if (table) {
-    printf("depth %s%d: %" PRId64 " batches, %.1f and %.1f ms, %.1f TFLOP/s (%s)\n", stages ? "" : "auto ", plan.stages,
-           batches, first_ms, second_ms, tflops, plan.kernel);
-  }
-  return EA_OK;
-}
-
-static ea_status replay_depths(ea_context *context, const bench_args *args, const ea_trace *trace,
-                               const ea_trace_totals *totals, bool table, json_t *rows) {
-  ea_replay_config config = {.trace = trace,
-                             .totals = totals,
-                             .budget = 8192,
-                             .context = context,
-                             .problem = EA_PROBLEM_INIT,
-                             .plan_options = args->device.plan,
-                             .placement = EA_PLACE_SHUFFLED,
-                             .page_size = 1,
-                             .seed = 1};
-  config.problem.num_q_heads = 32;
-  config.problem.num_kv_heads = 8;
-  config.problem.head_dim = 128;
-  static const int32_t depths[MAX_DEPTHS] = {1, 2, 3, 0};
-  ea_status status = EA_OK;
-  if (args->device.plan.stages > 0) return replay_depth(&config, totals, args->device.plan.stages, table, rows);
-  for (int i = 0; i < MAX_DEPTHS && status == EA_OK; i++) {
-    status = replay_depth(&config, totals, depths[i], table, rows);
-  }
-  return status;
-}
-
-static int run_replay(ea_context *context, const bench_args *args) {
-  ea_trace trace = {0};
-  ea_trace_totals totals;
-  ea_device_info device = {.struct_size = sizeof device};
-  const ea_bench_ceilings none = {0};
-  const bool table = !args->json_path || strcmp(args->json_path, "-") != 0;
-  json_t *rows = json_array();
-  ea_status status = ea_context_info(context, &device);
-  if (status == EA_OK) status = ea_trace_read(args->trace_path, args->max_requests, &trace);
-  if (status == EA_OK) status = ea_trace_count(&trace, 8192, &totals);
-  if (status == EA_OK) status = replay_depths(context, args, &trace, &totals, table, rows);
-  int code;
-  if (status == EA_OK) {
-    json_t *root = head_json("replay", args, &device, &none);
-    json_object_set_new(root, "requests", json_integer(trace.num_requests));
-    json_object_set(root, "rows", rows);
-    code = deliver(args, root);
-  } else {
-    code = ea_exit_failed(status);
-  }
-  json_decref(rows);
-  ea_trace_free(&trace);
   return code;
 }
 
@@ -522,8 +451,15 @@ static const ea_bench_suite *find_suite(const char *name) {
   return NULL;
 }
 
+/* The runs that options do not say: a pass of a trace is a run of many batches, so fewer are enough. */
+static void default_method(ea_bench_method *method, bool replay) {
+  if (method->warm_up < 0) method->warm_up = replay ? 1 : 4;
+  if (method->repeats < 0) method->repeats = replay ? 3 : 12;
+}
+
 int ea_cmd_bench(int argc, char **argv) {
-  bench_args args = {.device = EA_DEVICE_ARGS_INIT, .method = {.warm_up = 4, .repeats = 12}, .max_requests = 100};
+  ea_bench_args args = {
+      .device = EA_DEVICE_ARGS_INIT, .method = {.warm_up = -1, .repeats = -1}, .shrink = 1, .max_requests = 100};
   argp_parse(&argp, argc, argv, 0, NULL, &args);
 
   const bool replay = !strcmp(args.suite_name, "replay");
@@ -532,12 +468,13 @@ int ea_cmd_bench(int argc, char **argv) {
     ea_message("SUITE: found '%s', allowed those that 'extattn bench --help' lists", args.suite_name);
     return EA_EXIT_BAD_INPUT;
   }
-  if (replay && (args.list || args.plot_path || !args.trace_path)) {
-    ea_message("suite replay: allowed with --trace FILE, and without --list and --plot (see 'extattn replay --plot')");
+  if (replay && (!args.trace_path || args.list || args.shrink > 1)) {
+    ea_message("suite replay: allowed with --trace FILE, and without --list and --shrink (it has --requests)");
     return EA_EXIT_BAD_INPUT;
   }
-  if (args.list) return ea_json_print(list_json(suite), stdout) ? EA_EXIT_OK : EA_EXIT_FAILURE;
+  if (args.list) return ea_json_print(list_json(suite, args.shrink), stdout) ? EA_EXIT_OK : EA_EXIT_FAILURE;
   if (!outputs_writable(&args)) return EA_EXIT_FAILURE;
+  default_method(&args.method, replay);
 
   /* The shapes of a GPU's suite would take hours on a CPU, so it has to be asked for. */
   if (!args.device.given) {
@@ -547,7 +484,7 @@ int ea_cmd_bench(int argc, char **argv) {
   ea_context *context;
   const ea_status status = ea_device_open(&args.device, &context);
   if (status != EA_OK) return ea_exit_failed(status);
-  const int code = replay ? run_replay(context, &args) : run_suite(context, &args, suite);
+  const int code = replay ? ea_bench_replay(context, &args) : run_suite(context, &args, suite);
   ea_context_destroy(context);
   return code;
 }

@@ -26,7 +26,7 @@ static int compare_doubles(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static ea_bench_time summarise(double *ms, int n) {
+ea_bench_time ea_bench_summarise(double *ms, int n) {
   qsort(ms, (size_t)n, sizeof *ms, compare_doubles);
   const double median = n % 2 ? ms[n / 2] : (ms[n / 2 - 1] + ms[n / 2]) / 2;
   return (ea_bench_time){median, ms[0], ms[n - 1]};
@@ -80,7 +80,7 @@ ea_status ea_bench_measure(ea_context *context, ea_bench_method method, ea_bench
   ea_status status = is_gpu(context, &gpu);
   if (status != EA_OK) return status;
   status = gpu ? repeat_on_gpu(context, method, work, user, ms) : repeat_on_cpu(method, work, user, ms);
-  if (status == EA_OK) *time = summarise(ms, method.repeats);
+  if (status == EA_OK) *time = ea_bench_summarise(ms, method.repeats);
   return status;
 }
 
@@ -147,14 +147,14 @@ struct ea_bench_buffers {
 
 static void size_tensors(const ea_bench_case *c, size_t *bytes) {
   const size_t element = ea_dtype_size(c->dtype);
-  const size_t tokens = (size_t)c->seqs * (size_t)c->extend, slots = (size_t)c->seqs * (size_t)c->prefix;
+  const size_t tokens = (size_t)ea_bench_new_tokens(c), slots = (size_t)c->seqs * (size_t)c->prefix;
   const size_t q_heads = (size_t)c->num_q_heads, kv_heads = (size_t)c->num_kv_heads;
   const size_t dim = (size_t)c->head_dim, dim_v = (size_t)c->head_dim_v;
   bytes[TENSOR_Q] = tokens * q_heads * dim * element;
   bytes[TENSOR_K] = tokens * kv_heads * dim * element;
-  bytes[TENSOR_V] = c->shared_kv ? 0 : tokens * kv_heads * dim_v * element;
+  bytes[TENSOR_V] = c->traits & EA_BENCH_SHARED_KV ? 0 : tokens * kv_heads * dim_v * element;
   bytes[TENSOR_K_CACHE] = slots * kv_heads * dim * element;
-  bytes[TENSOR_V_CACHE] = c->shared_kv ? 0 : slots * kv_heads * dim_v * element;
+  bytes[TENSOR_V_CACHE] = c->traits & EA_BENCH_SHARED_KV ? 0 : slots * kv_heads * dim_v * element;
   bytes[TENSOR_OUT] = tokens * q_heads * dim_v * element;
   bytes[TENSOR_LSE] = tokens * q_heads * sizeof(float);
 }
@@ -185,7 +185,11 @@ static ea_status make_slots(ea_bench_buffers *b, const ea_bench_case *c) {
   const int64_t count = (int64_t)c->seqs * c->prefix;
   int32_t *slots = malloc(((size_t)count + 1) * sizeof *slots);
   if (!slots) return ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for %lld slots", (long long)count);
-  shuffle_slots(slots, count);
+  if (c->traits & EA_BENCH_ORDERED_SLOTS) {
+    for (int64_t i = 0; i < count; i++) slots[i] = (int32_t)i;
+  } else {
+    shuffle_slots(slots, count);
+  }
   const ea_status status = upload_new(b->context, slots, (size_t)count * sizeof *slots, &b->indices_device);
   free(slots);
   return status;
@@ -195,9 +199,11 @@ static ea_status make_indptr(ea_bench_buffers *b, const ea_bench_case *c) {
   const size_t bytes = 2 * ((size_t)c->seqs + 1) * sizeof *b->indptr;
   int32_t *indptr = malloc(bytes);
   if (!indptr) return ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for %d sequences", c->seqs);
-  for (int32_t s = 0; s <= c->seqs; s++) {
-    indptr[s] = s * c->extend;
-    indptr[c->seqs + 1 + s] = s * c->prefix;
+  int32_t *qo = indptr, *kv = indptr + c->seqs + 1;
+  qo[0] = kv[0] = 0;
+  for (int32_t s = 0; s < c->seqs; s++) {
+    qo[s + 1] = qo[s] + ea_bench_extend(c, s);
+    kv[s + 1] = kv[s] + c->prefix;
   }
   b->indptr = indptr;
   return upload_new(b->context, indptr, bytes, &b->indptr_device);
@@ -220,7 +226,7 @@ static ea_batch batch_of(const ea_bench_buffers *b, const ea_bench_case *c, int 
   const int32_t *indptr = b->indptr_device;
   ea_batch batch = EA_BATCH_INIT;
   batch.num_seqs = c->seqs;
-  batch.num_tokens = (int64_t)c->seqs * c->extend;
+  batch.num_tokens = ea_bench_new_tokens(c);
   batch.num_kv_indices = batch.num_pages = (int64_t)c->seqs * c->prefix;
   batch.q.data = memory[TENSOR_Q];
   batch.k.data = memory[TENSOR_K];

@@ -40,21 +40,43 @@ static int find_shape(bench_data *data, const char *label) {
   return data->num_shapes++;
 }
 
-/* Three lines: head dimensions, heads, batch. Of numbers alone, so it needs no quoting. */
-static bool make_label(const json_t *row, char *label, size_t n) {
-  double dim, dim_v, heads_q, heads_kv, seqs, prefix, extend, window;
-  if (!ea_plot_number(row, "head_dim", true, &dim) || !ea_plot_number(row, "head_dim_v", true, &dim_v) ||
-      !ea_plot_number(row, "num_q_heads", true, &heads_q) || !ea_plot_number(row, "num_kv_heads", true, &heads_kv) ||
-      !ea_plot_number(row, "seqs", true, &seqs) || !ea_plot_number(row, "prefix", false, &prefix) ||
+/* "64 x (8192+512), w 1024"; of a trace "100 requests". */
+static bool batch_text(const json_t *row, char *text, size_t n) {
+  double requests, seqs, prefix, extend, window;
+  if (json_object_get(row, "requests")) {
+    if (!ea_plot_number(row, "requests", true, &requests)) return false;
+    snprintf(text, n, "%.0f requests", requests);
+    return true;
+  }
+  if (!ea_plot_number(row, "seqs", true, &seqs) || !ea_plot_number(row, "prefix", false, &prefix) ||
       !ea_plot_number(row, "extend", true, &extend) || !ea_plot_number(row, "window", false, &window)) {
     return false;
   }
-  char dims[32], batch[64], windowed[24] = "";
-  snprintf(dims, sizeof dims, dim == dim_v ? "%.0f" : "%.0f/%.0f", dim, dim_v);
-  snprintf(batch, sizeof batch, prefix > 0 ? "%.0f x (%.0f+%.0f)" : "%.0f x %.0f", seqs, prefix > 0 ? prefix : extend,
-           extend);
+  char tokens[64], windowed[24] = "";
+  const char *shortest = json_is_true(json_object_get(row, "ragged")) ? "1 to " : "";
+  if (prefix > 0) {
+    snprintf(tokens, sizeof tokens, "(%.0f+%s%.0f)", prefix, shortest, extend);
+  } else {
+    snprintf(tokens, sizeof tokens, "%s%.0f", shortest, extend);
+  }
   if (window > 0) snprintf(windowed, sizeof windowed, ", w %.0f", window);
-  snprintf(label, n, "%s\\n%.0f/%.0f\\n%s%s", dims, heads_q, heads_kv, batch, windowed);
+  snprintf(text, n, "%.0f x %s%s", seqs, tokens, windowed);
+  return true;
+}
+
+/* Three lines: head dimensions, heads (and "ordered" where slots are), batch. Of our own words and numbers, so it needs
+ * no quoting. */
+static bool make_label(const json_t *row, char *label, size_t n) {
+  double dim, dim_v, heads_q, heads_kv;
+  char dims[32], batch[96];
+  if (!ea_plot_number(row, "head_dim", true, &dim) || !ea_plot_number(row, "head_dim_v", true, &dim_v) ||
+      !ea_plot_number(row, "num_q_heads", true, &heads_q) || !ea_plot_number(row, "num_kv_heads", true, &heads_kv) ||
+      !batch_text(row, batch, sizeof batch)) {
+    return false;
+  }
+  snprintf(dims, sizeof dims, dim == dim_v ? "%.0f" : "%.0f/%.0f", dim, dim_v);
+  const bool ordered = !strcmp(ea_plot_text(row, "slots"), "ordered");
+  snprintf(label, n, "%s\\n%.0f/%.0f%s\\n%s", dims, heads_q, heads_kv, ordered ? ", ordered" : "", batch);
   return true;
 }
 

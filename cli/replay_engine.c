@@ -211,21 +211,26 @@ static ea_status place_pages(ea_replay *r) {
  * Opening and closing
  * ---------------------------------------------------------------------------------- */
 
-static ea_status make_plan(ea_replay *r) {
-  const ea_replay_config *config = &r->config;
-  ea_device_info device = {.struct_size = sizeof device};
-  ea_status status = ea_context_info(config->context, &device);
+/* A plan, and what its workspace takes for the largest batch. */
+static ea_status plan_with(const ea_replay *r, const ea_plan_options *options, ea_plan **plan, ea_plan_info *info,
+                           size_t *workspace_bytes) {
+  ea_status status = ea_plan_create(r->config.context, &r->problem, options, plan);
   if (status != EA_OK) return status;
-  r->on_gpu = device.device == EA_DEVICE_CUDA;
-  status = ea_plan_create(config->context, &r->problem, &config->plan_options, &r->plan);
-  if (status != EA_OK) return status;
-  r->info.struct_size = sizeof r->info;
-  status = ea_plan_get_info(r->plan, &r->info);
+  *info = (ea_plan_info){.struct_size = sizeof *info};
+  status = ea_plan_get_info(*plan, info);
   if (status != EA_OK) return status;
   ea_batch largest = EA_BATCH_INIT;
-  largest.num_seqs = config->totals->max_sequences;
-  largest.num_tokens = config->totals->max_new_tokens;
-  return ea_workspace_size(r->plan, &largest, &r->workspace_bytes);
+  largest.num_seqs = r->config.totals->max_sequences;
+  largest.num_tokens = r->config.totals->max_new_tokens;
+  return ea_workspace_size(*plan, &largest, workspace_bytes);
+}
+
+static ea_status make_plan(ea_replay *r) {
+  ea_device_info device = {.struct_size = sizeof device};
+  const ea_status status = ea_context_info(r->config.context, &device);
+  if (status != EA_OK) return status;
+  r->on_gpu = device.device == EA_DEVICE_CUDA;
+  return plan_with(r, &r->config.plan_options, &r->plan, &r->info, &r->workspace_bytes);
 }
 
 static ea_status allocate(ea_replay *r) {
@@ -252,11 +257,8 @@ static ea_status make_events(ea_replay *r) {
 static ea_status warm_up(ea_replay *r) {
   ea_trace_batch batch;
   double elapsed_ms;
-  ea_status status = ea_schedule_create(r->config.trace, r->config.budget, &r->schedule);
-  if (status == EA_OK) status = ea_replay_next(r, &batch, &elapsed_ms);
-  ea_schedule_destroy(r->schedule);
-  r->schedule = NULL;
-  return status;
+  const ea_status status = ea_replay_restart(r);
+  return status == EA_OK ? ea_replay_next(r, &batch, &elapsed_ms) : status;
 }
 
 ea_status ea_replay_open(const ea_replay_config *config, ea_replay **replay) {
@@ -279,12 +281,40 @@ ea_status ea_replay_open(const ea_replay_config *config, ea_replay **replay) {
   if (status == EA_OK) status = fill_all(r);
   if (status == EA_OK) status = make_events(r);
   if (status == EA_OK) status = warm_up(r);
-  if (status == EA_OK) status = ea_schedule_create(config->trace, config->budget, &r->schedule);
+  if (status == EA_OK) status = ea_replay_restart(r);
   if (status != EA_OK) {
     ea_replay_close(r);
     return status;
   }
   *replay = r;
+  return EA_OK;
+}
+
+ea_status ea_replay_restart(ea_replay *r) {
+  ea_schedule_destroy(r->schedule);
+  r->schedule = NULL;
+  return ea_schedule_create(r->config.trace, r->config.budget, &r->schedule);
+}
+
+ea_status ea_replay_set_stages(ea_replay *r, int32_t stages) {
+  ea_plan_options options = r->config.plan_options;
+  options.stages = stages;
+  ea_plan *plan = NULL;
+  ea_plan_info info;
+  size_t workspace_bytes = 0;
+  void *workspace = NULL;
+  ea_status status = plan_with(r, &options, &plan, &info, &workspace_bytes);
+  if (status == EA_OK) status = ea_mem_alloc(r->config.context, workspace_bytes, &workspace);
+  if (status != EA_OK) {
+    ea_plan_destroy(plan);
+    return status;
+  }
+  ea_plan_destroy(r->plan);
+  ea_mem_free(r->config.context, r->mem[MEM_WORKSPACE]);
+  r->plan = plan;
+  r->info = info;
+  r->mem[MEM_WORKSPACE] = workspace;
+  r->workspace_bytes = workspace_bytes;
   return EA_OK;
 }
 

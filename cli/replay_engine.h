@@ -38,6 +38,13 @@ ea_status ea_replay_open(const ea_replay_config *config, ea_replay **replay);
 /* Runs the next batch; one without pieces (valid until the next call) after the last. */
 ea_status ea_replay_next(ea_replay *replay, ea_trace_batch *batch, double *elapsed_ms);
 
+/* Back to the first batch. */
+ea_status ea_replay_restart(ea_replay *replay);
+
+/* Another pipeline depth (0: automatic) for the batches to come, the pool left as it is. After a failure the
+ * old one stays. */
+ea_status ea_replay_set_stages(ea_replay *replay, int32_t stages);
+
 const ea_plan_info *ea_replay_plan(const ea_replay *replay);
 /* Slots of the pool. */
 int64_t ea_replay_pool_tokens(const ea_replay *replay);

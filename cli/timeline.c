@@ -89,10 +89,13 @@ static void describe_item(ea_timeline_block *block, int32_t item, ea_mark mark) 
     to->kv_head = value;
     break;
   case EA_MARK_ITEM_FIRST:
-    to->first_tile = value;
+    to->first_step = value;
+    break;
+  case EA_MARK_ITEM_GATHER:
+    to->gather_end = value;
     break;
   case EA_MARK_ITEM_END:
-    to->end_tile = value;
+    to->end_step = value;
     break;
   default:
     break;
@@ -139,7 +142,7 @@ static void name_track(ea_timeline_track *track, bool one_producer) {
 static ea_status allocate_items(ea_timeline_block *block, int32_t count) {
   block->items = calloc((size_t)count + 1, sizeof *block->items);
   if (!block->items) return ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for %d items", count);
-  for (int32_t i = 0; i < count; i++) block->items[i] = (ea_timeline_item){-1, -1, -1, -1, -1};
+  for (int32_t i = 0; i < count; i++) block->items[i] = (ea_timeline_item){-1, -1, -1, -1, -1, -1};
   block->num_items = count;
   return EA_OK;
 }

@@ -19,7 +19,7 @@ typedef struct ea_span {
 
 /* An item as its block's producer describes it; -1: not recorded. */
 typedef struct ea_timeline_item {
-  int32_t token, rows, kv_head, first_tile, end_tile;
+  int32_t token, rows, kv_head, first_step, gather_end, end_step;
 } ea_timeline_item;
 
 typedef struct ea_timeline_track {

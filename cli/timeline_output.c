@@ -22,11 +22,16 @@ static void add_span(json_t *events, int32_t pid, int32_t tid, const ea_span *sp
 
 static json_t *item_json(const ea_timeline_item *item, int32_t number) {
   json_t *args = json_pack("{s:i}", "item", number);
-  if (item->token >= 0) json_object_set_new(args, "token", json_integer(item->token));
-  if (item->rows >= 0) json_object_set_new(args, "rows", json_integer(item->rows));
-  if (item->kv_head >= 0) json_object_set_new(args, "kv_head", json_integer(item->kv_head));
-  if (item->first_tile >= 0) json_object_set_new(args, "first_tile", json_integer(item->first_tile));
-  if (item->end_tile >= 0) json_object_set_new(args, "end_tile", json_integer(item->end_tile));
+  const struct {
+    ea_mark_kind kind;
+    int32_t value;
+  } notes[] = {{EA_MARK_ITEM_TOKEN, item->token},       {EA_MARK_ITEM_ROWS, item->rows},
+               {EA_MARK_ITEM_HEAD, item->kv_head},      {EA_MARK_ITEM_FIRST, item->first_step},
+               {EA_MARK_ITEM_GATHER, item->gather_end}, {EA_MARK_ITEM_END, item->end_step}};
+  for (size_t i = 0; i < sizeof notes / sizeof notes[0]; i++) {
+    if (notes[i].value < 0) continue;
+    json_object_set_new(args, ea_mark_name(notes[i].kind), json_integer(notes[i].value));
+  }
   return args;
 }
 

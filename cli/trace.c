@@ -132,7 +132,7 @@ static ea_bench_case shape_of(const trace_args *args) {
       .seqs = args->seqs > 0 ? args->seqs : 1,
       .prefix = args->prefix > 0 ? args->prefix : 0,
       .extend = args->extend > 0 ? args->extend : 4096,
-      .shared_kv = s->shared_kv,
+      .traits = s->shared_kv ? EA_BENCH_SHARED_KV : 0,
   };
 }
 

@@ -6,8 +6,8 @@
 FILE (README.md) has a line beginning "<!-- performance:" and one "<!-- end of performance -->";
 what stands between them is replaced, or with --check only compared. A record is what `extattn
 bench SUITE --json`, bench/peers.py, bench_cpu or bench/cpu/compare_torch.py wrote; of records
-that tell the same (kind, suite, device, threads) only the newest is shown. Nothing is shown
-that was not recorded.
+that tell the same (kind, suite, device, threads) only the newest is shown, and none whose shapes
+were shrunk. Nothing is shown that was not recorded.
 """
 
 import argparse
@@ -26,9 +26,12 @@ SUITES = {
     "window": "Sliding window",
     "mla": "Latent attention",
     "prefix": "A prefix in shuffled single slots",
+    "ragged": "A ragged batch, and a short prompt",
+    "chunks": "A chunk of 8,192 after a growing prefix, in single slots",
     "verify": "Few new tokens after a long prefix",
     "replay": "A request trace",
 }
+MEMORY_BOUND = {"verify"}  # judged by bytes a second
 PEERS = {
     "torch": "torch",
     "best triton": "SGLang's Triton, best depth",
@@ -41,9 +44,11 @@ PEERS = {
 
 def shape(case):
     dims = f"{case['head_dim']}" + (f"/{case['head_dim_v']}" if case["head_dim_v"] not in (0, case["head_dim"]) else "")
-    tokens = f"{case['seqs']} x ({case['prefix']}+{case['extend']})" if case["prefix"] else f"{case['seqs']} x {case['extend']}"
+    new = f"1 to {case['extend']}" if case.get("ragged") else f"{case['extend']}"
+    tokens = f"{case['seqs']} x ({case['prefix']}+{new})" if case["prefix"] else f"{case['seqs']} x {new}"
     window = f", window {case['window']}" if case["window"] > 0 else ""
-    return f"{case['dtype']} {dims}, {case['num_q_heads']}/{case['num_kv_heads']}, {tokens}{window}"
+    slots = ", ordered" if case.get("slots") == "ordered" else ""
+    return f"{case['dtype']} {dims}, {case['num_q_heads']}/{case['num_kv_heads']}, {tokens}{window}{slots}"
 
 
 def table(header, rows):
@@ -101,10 +106,36 @@ def peer_sections(record):
             if "median_ms" not in ours:
                 continue
             cells = [f"{case['times_over_ours'][p]:.2f}x" if p in case["times_over_ours"] else "" for p in peers]
-            rate = f"{ours['tflops']:.{2 if threads else 0}f}"
+            tflops = f"{ours['tflops']:.{2 if threads else 0}f}"
+            rate = f"{ours['gbytes_per_s']:.0f}" if suite in MEMORY_BOUND else tflops
             rows.append([shape(case["case"]), ms(ours["median_ms"]), rate, *cells])
         key = ("peers", suite, device["name"], threads)
-        yield key, table(["shape", "ms", "TFLOP/s", *(f"{PEERS[p]} takes" for p in peers)], rows), origin(record, device, threads)
+        unit = "GB/s" if suite in MEMORY_BOUND else "TFLOP/s"
+        heads = ["shape", "ms", unit, *(f"{PEERS[p]} takes" for p in peers)]
+        yield key, table(heads, rows), origin(record, device, threads)
+
+
+def replay_sections(record):
+    """A trace at several pipeline depths."""
+    device, trace = record["device"], record["trace"]
+    on_cpu = device["type"] == "cpu"
+    rows = []
+    for row in record["rows"]:
+        chosen = f"chosen, {row['stages']}" if "stages" in row else "chosen"
+        depth = f"{row['stages_asked']}" if row["stages_asked"] else chosen
+        if "median_ms" not in row:
+            rows.append([depth, "does not fit", "", ""])
+            continue
+        share = f"{100 * row['ceiling_share']:.0f} %" if row["ceiling_share"] else ""
+        rows.append([depth, f"{row['median_ms']:.0f}", f"{row['tflops']:.{2 if on_cpu else 0}f}", share])
+    first = record["rows"][0]
+    heads = f"{first['dtype']} {first['head_dim']}, {first['num_q_heads']}/{first['num_kv_heads']}"
+    key = ("bench", "replay", device["name"], device["threads"] if on_cpu else 0)
+    source = (
+        f"{trace['file']}, {trace['requests']} requests as {trace['batches']} batches of at most {trace['budget']:,} "
+        f"new tokens, {heads}, prefixes in shuffled single slots; {origin(record, device, key[3])}"
+    )
+    yield key, table(["depth", "ms", "TFLOP/s", "of a large product"], rows), source
 
 
 def tokens_shape(row):
@@ -149,14 +180,16 @@ def peak_sections(record):
 
 
 def kind_of(record):
+    if record.get("shrink", 1) > 1:
+        return None
     if "cases" in record:
         return peer_sections
     if "peaks" in record:
         return peak_sections
     if "results" in record and "torch" in record.get("versions", {}):
         return torch_sections
-    if record.get("command") == "bench" and record.get("suite") != "replay":
-        return bench_sections
+    if record.get("command") == "bench":
+        return replay_sections if record["suite"] == "replay" else bench_sections
     return None
 
 

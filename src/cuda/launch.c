@@ -180,20 +180,20 @@ static ea_status encode_wide(const ea_cuda_device *device, const ea_call *call, 
   const int32_t keys = ea_wide_v_keys(shape), slices = EA_WIDE_V_COLUMNS / EA_HOPPER_SLICE;
   const bool whole_slices = call->head_dim % EA_HOPPER_SLICE == 0 && call->head_dim_v % EA_HOPPER_SLICE == 0;
   ea_strided k_pool = {0}, v_pool = {0};
-  launch->wide_boxes = whole_slices && launch->scores.kv_aligned;
-  launch->wide_pool_boxes = whole_slices && launch->scores.cache_aligned && call->cache_dtype == call->dtype &&
-                            call->num_slots > 0 && call->num_slots <= INT32_MAX &&
-                            pool_as_tensor(&call->k_cache, call->page_size, &k_pool) &&
-                            pool_as_tensor(&call->v_cache, call->page_size, &v_pool);
+  launch->kv_boxes = whole_slices && launch->scores.kv_aligned;
+  launch->pool_boxes = whole_slices && launch->scores.cache_aligned && call->cache_dtype == call->dtype &&
+                       call->num_slots > 0 && call->num_slots <= INT32_MAX &&
+                       pool_as_tensor(&call->k_cache, call->page_size, &k_pool) &&
+                       pool_as_tensor(&call->v_cache, call->page_size, &v_pool);
   ea_status status = EA_OK;
-  if (launch->wide_boxes) {
+  if (launch->kv_boxes) {
     status =
         encode_units(device, "k", call, &call->k, call->num_tokens, call->head_dim, EA_WIDE_N, shape.unit, &launch->k);
     if (!status) {
       status = encode_units(device, "v", call, &call->v, call->num_tokens, call->head_dim_v, keys, slices, &launch->v);
     }
   }
-  if (!status && launch->wide_pool_boxes) {
+  if (!status && launch->pool_boxes) {
     status = encode_units(device, "k_cache", call, &k_pool, call->num_slots, call->head_dim, EA_WIDE_N, shape.unit,
                           &launch->k_pool);
     if (!status) {
@@ -269,6 +269,7 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
   }
   const bool wide = info->tile_m == EA_WIDE_M;
   if (!status && wide) status = encode_wide(device, call, &launch);
+  if (!wide) launch.kv_boxes = launch.scores.kv_aligned;
   if (!status && !wide && launch.scores.kv_aligned) {
     status = encode_map(device, "k", call, &call->k, call->head_dim, call->num_kv_heads, 1, info->tile_n, &launch.k);
   }

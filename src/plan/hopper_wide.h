@@ -16,7 +16,7 @@
 
 /*  name      D   Dv  latent: values are in the keys; slices a unit; registers of a consumer thread, of a producer's */
 #define EA_WIDE_SHAPES(X)                                                                                              \
-  X(d512, 512, 512, 0, 1, 224, 56)                                                                                     \
+  X(d512, 512, 512, 0, 2, 216, 72)                                                                                     \
   X(d576x512, 576, 512, 1, 1, 224, 56)
 
 #define EA_WIDE_CONSTANTS(name, d, dv, latent, unit, consumer_registers, producer_registers)                           \

@@ -80,6 +80,8 @@ offers extattn replay o === one.jsonl options
 offers extattn replay tw === 'two words.jsonl'
 offers extattn replay --json su === sub
 offers extattn bench s === seed
+offers extattn bench r === ragged replay
+offers extattn bench c === chunks cpu
 offers extattn trace o === one.jsonl options
 cd "$OLDPWD" || exit
 

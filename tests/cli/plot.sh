@@ -95,9 +95,12 @@ cat >"$work/bench.json" <<'END'
  "rows": [
   {"head_dim": 64, "head_dim_v": 64, "num_q_heads": 16, "num_kv_heads": 8, "window": 0, "seqs": 1, "prefix": 0, "extend": 16384, "stages_asked": 1, "tflops": 300},
   {"head_dim": 64, "head_dim_v": 64, "num_q_heads": 16, "num_kv_heads": 8, "window": 0, "seqs": 1, "prefix": 0, "extend": 16384, "stages_asked": 0, "tflops": 400},
-  {"head_dim": 512, "head_dim_v": 512, "num_q_heads": 32, "num_kv_heads": 4, "window": 128, "seqs": 2, "prefix": 100, "extend": 50, "stages_asked": 1, "error": "does not fit"}]}
+  {"head_dim": 512, "head_dim_v": 512, "num_q_heads": 32, "num_kv_heads": 4, "window": 128, "seqs": 2, "prefix": 100, "extend": 50, "stages_asked": 1, "error": "does not fit"},
+  {"head_dim": 64, "head_dim_v": 64, "num_q_heads": 16, "num_kv_heads": 8, "window": 0, "seqs": 64, "prefix": 0, "extend": 2048, "ragged": true, "slots": "shuffled", "stages_asked": 1, "tflops": 250},
+  {"head_dim": 512, "head_dim_v": 512, "num_q_heads": 32, "num_kv_heads": 4, "window": 0, "seqs": 1, "prefix": 8192, "extend": 8192, "ragged": false, "slots": "ordered", "stages_asked": 1, "tflops": 500},
+  {"head_dim": 128, "head_dim_v": 128, "num_q_heads": 32, "num_kv_heads": 8, "requests": 100, "stages_asked": 1, "tflops": 350}]}
 END
 expect 0 '' "$extattn" plot "$work/bench.json" -o "$work/bench.svg"
 svg "$work/bench.svg" 'extattn bench seed' 'a card (sm_90)' 'depth 1' 'depth auto' 'cuBLAS, 784 TFLOP/s' '16/8' '1 x 16384' \
-  '2 x (100+50), w 128'
+  '2 x (100+50), w 128' '64 x 1 to 2048' '32/4, ordered' '100 requests'
 finish

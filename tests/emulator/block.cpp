@@ -295,8 +295,9 @@ void emu_run_block(emu_block *b, const char *kernel, emu_index grid, emu_index i
     f.stack = stacks + (size_t)t * STACK_STRIDE;
     f.polls = 0;
     f.copies.clear();
-    f.copy_groups = f.copies_gone = 0;
+    f.copy_groups = f.copies_gone = f.copies_told = 0;
     f.unfenced.clear();
+    f.known.clear();
     start_fiber(&f);
     emu_make_ready(&f);
   }

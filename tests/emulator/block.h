@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <stdint.h>
 #include <unordered_map>
 #include <vector>
@@ -37,6 +38,12 @@ enum emu_wait {
 struct emu_warp;
 struct emu_group;
 
+/* Units that cp.async wrote whose arrival ended a phase of an mbarrier, and their writers' marks. */
+struct emu_arrived {
+  uint16_t unit, mark;
+};
+typedef std::vector<emu_arrived> emu_arrivals;
+
 struct emu_copy { /* a cp.async */
   uint32_t dst, bytes;
   const void *src;
@@ -60,8 +67,11 @@ struct emu_fiber : emu_thread {
   std::deque<emu_copy> copies;
   int64_t copy_groups; /* committed */
   int64_t copies_gone; /* taken off the front so far */
+  int64_t copies_told; /* up to which an mbarrier hears of them */
   /* units that it wrote by plain stores or cp.async and has not fenced */
   std::vector<uint16_t> unfenced;
+  /* and those by others' cp.async that it knows to have arrived, by waiting for their mbarriers */
+  std::vector<std::shared_ptr<emu_arrivals>> known;
 };
 
 /* Lanes (or threads of a warpgroup) that have come to an instruction which all execute together. */
@@ -102,6 +112,7 @@ struct emu_mbarrier {
   int64_t expected, pending, tx;
   uint32_t phase;
   std::vector<emu_fiber *> waiting;
+  std::shared_ptr<emu_arrivals> now, before; /* of this phase and of the one before; NULL: none */
 };
 
 struct emu_event { /* something asynchronous that has not happened */
@@ -115,6 +126,7 @@ struct emu_event { /* something asynchronous that has not happened */
   /* cp.async.mbarrier.arrive.noinc: when the fiber's copies up to this number are done */
   emu_fiber *fiber;
   int64_t upto;
+  std::shared_ptr<emu_arrivals> units; /* those that no earlier arrival stands for */
 };
 
 struct emu_block {

@@ -64,6 +64,13 @@ void emu_fence_proxy_async(void) {
     if (emu_now->writer[unit] == me.id + 1) emu_now->writer[unit] = 0;
   }
   me.unfenced.clear();
+  for (const auto &arrivals : me.known) {
+    for (const emu_arrived &a : *arrivals) {
+      if (emu_now->writer[a.unit] == a.mark) emu_now->writer[a.unit] = 0;
+    }
+    arrivals->clear(); /* the writers' next writes there are others */
+  }
+  me.known.clear();
 }
 
 uint32_t emu_swizzle_128(uint32_t address) {
@@ -157,6 +164,8 @@ static void mbarrier_look(emu_mbarrier *m) {
   if (m->pending != 0 || m->tx != 0) return;
   m->phase++;
   m->pending = m->expected;
+  m->before = std::move(m->now);
+  m->now = nullptr;
   emu_now->idle_rounds = 0;
   for (emu_fiber *f : m->waiting) emu_make_ready(f);
   m->waiting.clear();
@@ -185,8 +194,11 @@ void emu_mbarrier_complete_tx(uint32_t barrier, uint32_t bytes) {
   mbarrier_look(m);
 }
 
+/* Whether the phase is over; then this thread knows what has arrived. */
 static bool phase_over(const emu_mbarrier *m, uint32_t parity) {
-  return (m->phase & 1) != (parity & 1);
+  if ((m->phase & 1) == (parity & 1)) return false;
+  if (m->before && !m->before->empty()) emu_me().known.push_back(m->before);
+  return true;
 }
 
 bool emu_mbarrier_test(uint32_t barrier, uint32_t parity) {
@@ -277,7 +289,12 @@ void emu_prefetch(const void *src, uint32_t bytes) {
 
 static void copies_arrive(const emu_event *event) {
   emu_fiber *fiber = event->fiber;
+  emu_mbarrier *barrier = mbarrier_of(event->barrier, "cp.async.mbarrier.arrive");
   while (fiber->copies_gone < event->upto) retire_copy(fiber, false);
+  if (!event->units->empty()) {
+    if (!barrier->now) barrier->now = std::make_shared<emu_arrivals>();
+    barrier->now->insert(barrier->now->end(), event->units->begin(), event->units->end());
+  }
   arrive(event->barrier, 1, 0, "cp.async.mbarrier.arrive");
 }
 
@@ -348,6 +365,13 @@ void emu_cp_async_arrive(uint32_t barrier) {
   event.barrier = barrier;
   event.fiber = &me;
   event.upto = me.copies_gone + (int64_t)me.copies.size();
+  event.units = std::make_shared<emu_arrivals>();
+  for (size_t i = 0; i < me.copies.size(); i++) {
+    const uint16_t *writer = writer_of(me.copies[i].dst);
+    if (me.copies_gone + (int64_t)i < me.copies_told || *writer != me.id + 1) continue;
+    event.units->push_back({(uint16_t)(writer - emu_now->writer), *writer});
+  }
+  me.copies_told = event.upto;
   mbarrier_of(barrier, "cp.async.mbarrier.arrive");
   enqueue(event);
 }

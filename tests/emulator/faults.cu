@@ -1,5 +1,5 @@
-/* See faults.h. Warpgroup 0 fills a ring of two tiles, those of even number by TMA, the others by cp.async;
- * warpgroup 1 multiplies. */
+/* See faults.h. Warpgroup 0 fills a ring of two tiles, those of even number by TMA, the others by cp.async,
+ * of which every second arrives by itself and leaves the fence to the consumers; warpgroup 1 multiplies. */
 #include "faults.h"
 
 #include "cuda/kernels/ptx_hopper.h"
@@ -35,6 +35,14 @@ EA_DEVICE void produce(const ea_faults_args &args, uint32_t base, int tid) {
       const int past = args.fault == FAULT_DEVICE_OUT_OF_RANGE && tile == FAULTS_TILES - 2 ? 2 * FAULTS_ROWS : 0;
       cp_async_16(swizzled(dst, row, tid % 8), args.b + (tile * FAULTS_ROWS + row + past) * FAULTS_COLS + tid % 8 * 8,
                   16);
+    }
+    if (tile % 4 == 3) {
+      if (args.fault == FAULT_NO_ARRIVAL_OF_COPIES) {
+        mbarrier_arrive(full(base, slot));
+      } else {
+        cp_async_mbarrier_arrive_noinc(full(base, slot));
+      }
+      continue;
     }
     cp_async_commit_group();
     if (args.fault != FAULT_NO_WAIT_FOR_CP_ASYNC) cp_async_wait_group(0);
@@ -74,6 +82,7 @@ EA_DEVICE void consume(const ea_faults_args &args, uint32_t base, int tid) {
     if (fault != FAULT_NO_WAIT_FOR_TILE) {
       mbarrier_wait(full(base, slot), (uint32_t)(parity ^ (fault == FAULT_WRONG_PARITY)));
     }
+    if (tile % 4 == 3 && fault != FAULT_NO_FENCE_AFTER_ARRIVAL) fence_proxy_async_shared();
     if (fault != FAULT_NO_WGMMA_FENCE) wgmma_fence();
     const uint64_t a_descriptor = wgmma_descriptor(base + A_AT, 0);
     const uint64_t b_descriptor = wgmma_descriptor(b + (fault == FAULT_OTHER_DESCRIPTOR && tid == 7 ? 1024 : 0), 0);

@@ -15,6 +15,8 @@ enum { FAULTS_ROWS = 64, FAULTS_COLS = 64, FAULTS_TILES = 7, FAULTS_THREADS = 25
   X(NEVER_RELEASED)                                                                                                    \
   X(WRONG_PARITY)                                                                                                      \
   X(NO_FENCE_AFTER_CP_ASYNC)                                                                                           \
+  X(NO_FENCE_AFTER_ARRIVAL)                                                                                            \
+  X(NO_ARRIVAL_OF_COPIES)                                                                                              \
   X(NO_WAIT_FOR_CP_ASYNC)                                                                                              \
   X(NO_FENCE_AFTER_STORES)                                                                                             \
   X(NO_WGMMA_FENCE)                                                                                                    \

@@ -15,6 +15,7 @@
 #include "check/runner.h"
 #include "cuda/recording.h"
 #include "extattn.h"
+#include "plan/hopper_wide.h"
 #include "timeline.h"
 
 static ea_subject gpu;
@@ -132,20 +133,23 @@ static void check_narrow_item(const ea_timeline_block *block, int32_t item, int3
   for (size_t k = 0; k < sizeof of_producer / sizeof of_producer[0]; k++) {
     int32_t counts[MAX_TILES] = {0};
     count_tiles(track_of(block, 0), item, of_producer[k], counts);
-    check_tiles(counts, it->first_tile, it->end_tile, 1, ea_mark_name(of_producer[k]), order);
+    check_tiles(counts, it->first_step, it->end_step, 1, ea_mark_name(of_producer[k]), order);
   }
   for (int32_t c = 0; c < num_consumers; c++) {
     for (size_t k = 0; k < sizeof of_consumer / sizeof of_consumer[0]; k++) {
       int32_t counts[MAX_TILES] = {0};
       count_tiles(track_of(block, EA_MARK_PRODUCERS + c), item, of_consumer[k], counts);
-      check_tiles(counts, it->first_tile, it->end_tile, 1, ea_mark_name(of_consumer[k]), order);
+      check_tiles(counts, it->first_step, it->end_step, 1, ea_mark_name(of_consumer[k]), order);
     }
   }
 }
 
-/* Each tile's scores are one consumer's, its output is both's; each ring is fed with what its consumer reads. */
-static void check_wide_item(const ea_timeline_block *block, int32_t item, bool latent, const char *order) {
-  const int32_t first = block->items[item].first_tile * 2, end = block->items[item].end_tile * 2; /* pairs of tiles */
+/* Each tile's scores are one consumer's, its output is both's; each ring is fed with what its consumer reads, unit by
+ * unit. */
+static void check_wide_item(const ea_timeline_block *block, int32_t item, const shape *s, const char *order) {
+  const ea_wide_shape units = ea_wide_find_shape(s->dim, s->dim_v, s->latent);
+  const int32_t k_units = ea_hopper_slices(s->dim) / units.unit, v_units = EA_WIDE_N / ea_wide_v_keys(units);
+  const int32_t first = block->items[item].first_step * 2, end = block->items[item].end_step * 2; /* pairs of tiles */
   int32_t scores[MAX_TILES] = {0}, copies[MAX_TILES] = {0};
   for (int32_t c = 0; c < 2; c++) {
     const ea_timeline_track *consumer = track_of(block, EA_MARK_PRODUCERS + c), *producer = track_of(block, c * 2);
@@ -155,10 +159,10 @@ static void check_wide_item(const ea_timeline_block *block, int32_t item, bool l
     check_tiles(outputs, first, end, 0, "issue O", order);
     count_tiles(producer, item, EA_MARK_COPY_K, copies);
     count_tiles(producer, item, EA_MARK_COPY_V, values);
-    if (!latent) check_tiles(values, first, end, 4, "copy V", order); /* units */
+    if (!s->latent) check_tiles(values, first, end, v_units, "copy V", order);
   }
-  check_tiles(scores, first, end, 1, "issue S", order);
-  check_tiles(copies, first, end, latent ? 9 : 8, "copy K", order);
+  check_tiles(scores, first, end, s->latent ? 0 : 1, "issue S", order); /* latent: most in two parts */
+  check_tiles(copies, first, end, k_units, "copy K", order);
 }
 
 static void check_block(const ea_timeline_block *block, const shape *s, const char *order) {
@@ -172,9 +176,10 @@ static void check_block(const ea_timeline_block *block, const shape *s, const ch
   assert_true(block->num_items > 1);
   for (int32_t item = 0; item + 1 < block->num_items; item++) { /* behind the last there is only a search */
     const ea_timeline_item *it = &block->items[item];
-    assert_true(it->token >= 0 && it->rows > 0 && it->kv_head >= 0 && it->end_tile > it->first_tile);
+    assert_true(it->token >= 0 && it->rows > 0 && it->kv_head >= 0 && it->end_step > it->first_step);
+    assert_in_range(it->gather_end, it->first_step, it->end_step);
     if (s->wide) {
-      check_wide_item(block, item, s->latent, order);
+      check_wide_item(block, item, s, order);
     } else {
       check_narrow_item(block, item, num_consumers, order);
     }

@@ -41,7 +41,7 @@ for thread, found in threads.items():
         assert inside and all(
             item["ts"] <= e["ts"] + near and e["ts"] + e["dur"] <= item["ts"] + item["dur"] + near for e in inside
         )
-        assert item["args"]["first_tile"] < item["args"]["end_tile"] and item["args"]["rows"] > 0
+        assert item["args"]["first_step"] < item["args"]["end_step"] and item["args"]["rows"] > 0
 for pid in processes:
     items = [sorted(e["args"]["item"] for e in threads[t]["item"]) for t in names if t[0] == pid]
     assert all(i == items[0] for i in items)

@@ -1,9 +1,9 @@
 /* The promises of semantics.md on a GPU. Without one it says so and exits 77.
  *
- *     test_gpu [--small] [--family portable|hopper] [PATTERN]
+ *     test_gpu [--small] [--family portable|hopper] [--skip PATTERN] [PATTERN]
  *
- * PATTERN chooses tests by name, as cmocka's filters do. With a family only what concerns results is
- * tested, on the cases that the family takes. */
+ * PATTERN chooses tests by name, as cmocka's filters do, and --skip leaves some out. With a family
+ * only what concerns results is tested, on the cases that the family takes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +25,8 @@ int main(int argc, char **argv) {
       small = true;
     } else if (strcmp(argv[i], "--family") == 0) {
       plan.family = family_of(argv[++i]);
+    } else if (strcmp(argv[i], "--skip") == 0 && i + 1 < argc) {
+      cmocka_set_skip_filter(argv[++i]);
     } else {
       cmocka_set_test_filter(argv[i]);
     }

@@ -41,10 +41,14 @@
 #define CONSUMER_REGISTERS EA_SHAPE_CONSTANT(_CONSUMER_REGISTERS)
 #define PRODUCER_REGISTERS EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS)
 #define TILE_M (CONSUMERS * 64)
+#define STEP_KEYS TILE_N
+#define FEEDERS 128 /* threads that gather a tile */
 #define THREADS ((CONSUMERS + 1) * 128)
 /* Whether registers suffice for the probabilities of two tiles: then a tile's exponentials run beside the product of
  * the one before. */
 #define TWO_P (DIM_V <= 192)
+/* Likewise for a loop apart where tiles may be gathered: the other one has no instruction for them. */
+#define GATHER_LOOP (DIM <= 128)
 
 #ifdef EA_TYPE_BF16
 #define KERNEL EA_PASTE(hopper_, EA_SHAPE, _bf16)
@@ -86,25 +90,6 @@ static_assert(SLICE_BYTES % 1024 == 0, "slices keep the swizzle's alignment");
 EA_DEVICE ea_hopper_shape shape_constants(void) {
   const ea_hopper_shape shape = {0, DIM, DIM_V, CONSUMERS, TILE_N, 0};
   return shape;
-}
-
-/* What a block works on. */
-typedef struct ea_item {
-  ea_view view;
-  int64_t token0;      /* the sequence's first row in q, k, v, out */
-  int64_t prefix_base; /* and in kv_indices */
-  ea_key_range keys;   /* visible to some row of the block */
-  ea_key_range plain;  /* tiles between these need no mask */
-  int32_t first_tile, end_tile;
-  int32_t i0;   /* first query */
-  int32_t rows; /* (query, head) rows that exist; 0: no more work */
-  int32_t kv_head;
-  uint32_t q_parity; /* of Q's barriers */
-} ea_item;
-static_assert(sizeof(ea_item) <= EA_HOPPER_ITEM_BYTES, "its place in the layout");
-
-EA_DEVICE const ea_item *item_at(uint32_t address) {
-  return (const ea_item *)shared_anew(address);
 }
 
 /* Where things are in shared memory: all but V at constant distances from its start. */
@@ -163,94 +148,22 @@ EA_DEVICE void ring_skip(ea_ring *ring, uint32_t tiles, uint32_t stages) {
 
 /* ---- the producer ---------------------------------------------------------------------------- */
 
-/* Piece of work w: heads of a chunk fastest, then row blocks, those with the longest walks first, then
- * chunks. Every number fits 32 bits: the launch sees to it. False: a spare row block. */
-EA_DEVICE bool make_item(const ea_call &call, const ea_hopper_launch &launch, int32_t row_blocks, int32_t work,
-                         ea_item *item) {
-  const int32_t chunk_work = row_blocks * launch.head_chunk;
-  const int32_t first_head = work / chunk_work * launch.head_chunk, in_chunk = work % chunk_work;
-  const int32_t heads = ea_min_i32(launch.head_chunk, call.num_kv_heads - first_head);
-  item->kv_head = first_head + in_chunk % heads;
-  const int32_t block = in_chunk / heads;
-  ea_row_block found;
-  if (launch.order) {
-    found = launch.order->blocks[block];
-  } else if (!ea_hopper_find_row_block(call.qo_indptr, (int32_t)call.num_seqs, row_blocks - 1 - block,
-                                       launch.block_tokens, &found)) {
-    return false;
-  }
-  item->view = ea_view_of(&call, found.seq);
-  item->prefix_base = call.kv_indptr[found.seq];
-  item->token0 = call.qo_indptr[found.seq];
-  const int32_t i0 = found.i0;
-  const int32_t tokens = ea_min_i32(launch.block_tokens, item->view.extend - i0);
-  item->i0 = i0;
-  item->rows = tokens * call.group;
-  item->keys = ea_visible_keys(&item->view, i0, i0 + tokens);
-  const ea_key_range plain = ea_unmasked_keys(&item->view, i0, i0 + tokens);
-  item->plain.first = ea_max_i32(plain.first, item->keys.first);
-  item->plain.end = ea_min_i32(plain.end, item->keys.end);
-  item->first_tile = item->keys.first / TILE_N;
-  item->end_tile = item->keys.end > item->keys.first ? (item->keys.end + TILE_N - 1) / TILE_N : item->first_tile;
-  return true;
-}
-
-/* A gathered tile's copies are announced to the consumers one tile late: the thread waits for its
- * own copies, makes them visible to the products, arrives. 0: nothing to announce. */
-EA_DEVICE void announce(uint32_t *pending) {
-  if (*pending == 0) return;
-  cp_async_wait_group(0);
-  fence_proxy_async_shared();
-  mbarrier_arrive(*pending);
-  *pending = 0;
-}
-
-/* Waits for a slot. What is pending must not wait with it. */
-EA_DEVICE void wait_empty(uint32_t barrier, uint32_t parity, uint32_t *pending) {
-  if (mbarrier_test(barrier, parity)) return;
-  announce(pending);
-  mbarrier_wait(barrier, parity);
-}
-
-/* Slots of a tile's cached keys, one a lane: of the rows that this warp gathers the one of pass lane / 4. Asked for a
- * tile ahead, and once for K and V. Lanes whose key is not one have 0. */
-EA_DEVICE uint32_t tile_slots(const ea_call &call, uint32_t place, int tid, int tile) {
-  const ea_item *item = item_at(place);
-  const int row = tid / 32 * 4 + tid % 4 + tid % 32 / 4 * 16, key = tile * TILE_N + row;
-  const bool cached = row < TILE_N && key >= item->keys.first && key < ea_min_i32(item->keys.end, item->view.prefix);
-  return cached ? (uint32_t)ea_load_index(call.kv_indices, call.index_dtype, item->prefix_base + key) : 0u;
-}
-
-/* One tile of K or V by cp.async, eight threads a row, 128 bytes of it at a time. Rows that are not there
- * are zeros. */
+/* One tile of K or V by cp.async, 128 bytes of a row at a time. Rows that are not there are zeros. */
 template <bool OF_V>
 EA_DEVICE void gather(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
                       uint32_t slots, uint32_t dst) {
-  const ea_item *item = item_at(place);
-  const ea_pool &pool = OF_V ? call.v_cache : call.k_cache;
-  const ea_strided &fresh = OF_V ? call.v : call.k;
+  const ea_rows rows = rows_of<OF_V>(call, item_at(place));
   const int dim = OF_V ? call.head_dim_v : call.head_dim;
-  const int row0 = tid / 8, chunk = tid % 8, prefix = item->view.prefix;
-  const int from = item->keys.first - tile * TILE_N, to = item->keys.end - tile * TILE_N; /* rows there are */
+  const int row0 = tid / 8, chunk = tid % 8;
   const uint32_t first = dst + (uint32_t)(row0 * 128 + (chunk ^ (row0 & 7)) * 16);
 #pragma unroll
-  for (int pass = 0; pass < TILE_N / 16; pass++) {
-    const int row = row0 + pass * 16, key = tile * TILE_N + row;
-    const uint32_t slot = __shfl_sync(0xffffffffu, slots, tid % 32 / 8 + pass * 4);
-    const char *source;
-    if (key < prefix) {
-      source = (const char *)pool.data +
-               slot_offset(pool, slot, call.page_size, launch.scores.page_magic, item->kv_head) * 2;
-    } else {
-      const int64_t token = item->token0 + (key - prefix);
-      source = (const char *)fresh.data + (token * fresh.token_stride + item->kv_head * fresh.head_stride) * 2;
-    }
+  for (int pass = 0; pass < TILE_N / PASS_ROWS; pass++) {
+    const int key = tile * TILE_N + row0 + pass * PASS_ROWS;
+    const char *row = row_at<OF_V>(call, launch, rows, key, slot_of_pass(slots, tid, pass));
 #pragma unroll
     for (int slice = 0; slice < (OF_V ? SLICES_V : SLICES); slice++) {
-      const int column = slice * EA_HOPPER_SLICE + chunk * CHUNK;
-      const bool wanted = row >= from && row < to && column < dim;
-      cp_async_16(first + (uint32_t)(pass * 2048 + slice * SLICE_BYTES),
-                  wanted ? source + column * 2 : (const char *)call.q.data, wanted ? 16 : 0);
+      copy_chunk(call, first + (uint32_t)(pass * PASS_ROWS * 128 + slice * SLICE_BYTES), row,
+                 slice * EA_HOPPER_SLICE + chunk * CHUNK, dim);
     }
   }
 }
@@ -274,26 +187,6 @@ EA_DEVICE void gather_any(const ea_call &call, const ea_hopper_launch &launch, u
   }
 }
 
-/* Q by plain loads, where its rows are not aligned. */
-EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) {
-  const ea_source how = {EA_ELEMENT_16BIT, false};
-#pragma unroll 1
-  for (int index = tid; index < item_at(place)->rows * SLICES * 8; index += 128) {
-    const ea_item *item = item_at(place);
-    const int row = index / (SLICES * 8), at = index % (SLICES * 8);
-    const int64_t token = item->token0 + item->i0 + row / call.group;
-    const int64_t head = (int64_t)item->kv_head * call.group + row % call.group;
-    const char *source = (const char *)call.q.data + (token * call.q.token_stride + head * call.q.head_stride) * 2;
-    const uint32_t to =
-        q + (uint32_t)(at / 8 * TILE_M * EA_HOPPER_SLICE_BYTES + row * 128 + ((at % 8) ^ (row & 7)) * 16);
-    if (at * CHUNK < call.head_dim) {
-      load_row_chunk(to, source, at, call.head_dim, how);
-    } else {
-      st_shared_v4(to, make_uint4(0, 0, 0, 0));
-    }
-  }
-}
-
 /* One tile by TMA, asked for by one lane of a warp that is here whole, with operands that are the same in all lanes:
  * only so are they in uniform registers, where the instruction wants them. The barrier counts 128 arrivals, as a
  * gathered tile brings them. */
@@ -310,73 +203,25 @@ EA_DEVICE void load_tile(const ea_tensor_map *map, uint32_t barrier, uint32_t ds
   __syncwarp();
 }
 
-/* Ends a gathered tile: the one before it is announced, this one will be. */
-EA_DEVICE void gathered(uint32_t barrier, uint32_t *pending) {
-  cp_async_commit_group();
-  if (*pending) {
-    cp_async_wait_group(1);
-    fence_proxy_async_shared();
-    mbarrier_arrive(*pending);
-  }
-  *pending = barrier;
-}
-
-/* Finds the next piece of work, beginning with `work`, and writes it where all will read it; rows = 0: there
- * is none. Returns the number to go on with: asked for here, needed only an item later. */
-EA_DEVICE int32_t next_item(const ea_call &call, const ea_hopper_launch &launch, int32_t work, uint32_t before,
-                            uint32_t place) {
-  ea_item *item = (ea_item *)__cvta_shared_to_generic(place);
-  const int32_t row_blocks = launch.order ? launch.order->count : launch.row_blocks;
-  const int32_t all_work = row_blocks * call.num_kv_heads;
-  item->q_parity = item_at(before)->q_parity ^ 1;
-  item->rows = 0;
-#pragma unroll 1
-  while (work < all_work && !make_item(call, launch, row_blocks, work, item)) work = take_work(launch);
-  return work < all_work ? take_work(launch) : work;
-}
-
-/* Q of an item, when the one before it is no longer needed: by TMA for one whole warp, else for all threads. */
-EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid) {
-  const ea_item *item = item_at(place);
-  PRODUCER_MARK(launch, SLOT_Q, 0);
-  mbarrier_wait(q_empty(at), item->q_parity ^ 1);
-  PRODUCER_MARK(launch, COPY_Q, 0);
-  if (!launch.scores.q_aligned) {
-    load_q(call, place, tid, at.q);
-    fence_proxy_async_shared();
-    mbarrier_arrive(q_full(at));
-    return;
-  }
-  const int head = uniform(item->kv_head) * call.group, token = uniform((int)item->token0 + item->i0);
-  if (elect_one()) {
-    mbarrier_arrive_expect_tx(q_full(at),
-                              (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
-    mbarrier_arrive_many(q_full(at), 127); /* it counts 128 arrivals, as without TMA */
-#pragma unroll
-    for (int slice = 0; slice < SLICES; slice++) {
-      tma_load_3d(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES), &launch.q, q_full(at),
-                  slice * EA_HOPPER_SLICE, head, token);
-    }
-  }
-  __syncwarp();
-}
-
-/* A tile of K or V that no TMA box can bring, by all threads, when its slot is free. */
+/* A tile of K or V that no TMA box can bring, by all threads, when its slot is free. Nobody stays until its copies are
+ * there: they arrive by themselves. */
 template <bool OF_V>
 EA_DEVICE void gather_tile(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid,
-                           int tile, uint32_t slots, ea_ring ring, uint32_t *pending) {
+                           int tile, uint32_t slots, ea_ring ring) {
   const uint32_t slot = slot_of(ring), full = OF_V ? v_full(at, slot) : k_full(at, slot);
   const uint32_t dst = OF_V ? v_tile_at(at, slot) : k_tile_at(at, slot);
   PRODUCER_MARK_OF(launch, SLOT, OF_V, tile);
-  wait_empty(full + 8, parity_of(ring) ^ 1, pending);
+  mbarrier_wait(full + 8, parity_of(ring) ^ 1);
   PRODUCER_MARK_OF(launch, COPY, OF_V, tile);
   if (rows_are_aligned(call, launch, place, tile)) {
     gather<OF_V>(call, launch, place, tid, tile, slots, dst);
+    cp_async_mbarrier_arrive_noinc(full);
   } else {
     gather_any(call, launch, place, tid, tile, dst, OF_V);
+    cp_async_wait_all();
+    fence_proxy_async_shared();
+    mbarrier_arrive(full);
   }
-  PRODUCER_MARK(launch, LAND, tile);
-  gathered(full, pending);
 }
 
 /* Tiles [tile, end) by TMA, for one whole warp; Q behind the first where `with_q`. */
@@ -387,7 +232,7 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
   int token = uniform((int)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix));
   ea_ring ring_v = ring;
   if (with_q) { /* Q's place is still taken, but its rows can come nearer */
-    const int q_head = uniform(item_at(place)->kv_head) * call.group;
+    const int q_head = uniform(item_at(place)->first_head);
     const int q_token = uniform((int)item_at(place)->token0 + item_at(place)->i0);
     if (elect_one()) {
 #pragma unroll
@@ -427,7 +272,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
   const auto tid = [&]() { return read_anew(tid_once); };
   const bool streaming = uniform(tid_once / 32) == 0; /* this warp does what one warp can do */
   const uint32_t stages = (uint32_t)launch.scores.stages;
-  uint32_t pending = 0, place = items_at(at);
+  uint32_t place = items_at(at);
   ea_ring ring = {0};
   int32_t work = (int32_t)blockIdx.x; /* the next piece, where this thread is the one that looks for it */
 #pragma unroll 1
@@ -437,12 +282,9 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
     PRODUCER_MARK(launch, MEET, 0);
     bar_sync(BARRIER_PRODUCER, 128);
     if (item_at(place)->rows == 0) break;
-    ITEM_MARKS(launch, item_at(place), first_tile, end_tile);
-    const int first = uniform(item_at(place)->first_tile), end = uniform(item_at(place)->end_tile);
-    const int prefix = uniform(item_at(place)->view.prefix);
-    /* Tiles before this one are gathered. */
-    const int stream_from =
-        launch.scores.kv_aligned ? ea_min_i32(end, ea_max_i32(first, (prefix + TILE_N - 1) / TILE_N)) : end;
+    ITEM_MARKS(launch, item_at(place));
+    const int first = uniform(item_at(place)->first_step), end = uniform(item_at(place)->end_step);
+    const int stream_from = uniform(item_at(place)->gather_end);
     bool with_q = true;
     if (!launch.scores.q_aligned) {
       bring_q(call, launch, at, place, tid());
@@ -456,7 +298,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
       slots = slots_next;
       if (tile < stream_from) {
         if (tile + 1 < stream_from) slots_next = tile_slots(call, place, tid(), tile + 1);
-        gather_tile<false>(call, launch, at, place, tid(), tile, slots, ring, &pending);
+        gather_tile<false>(call, launch, at, place, tid(), tile, slots, ring);
         ring_advance(&ring, stages);
       }
       if (with_q) {
@@ -464,13 +306,11 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
         with_q = false;
       }
       if (tile > first) {
-        gather_tile<true>(call, launch, at, place, tid(), tile - 1, slots_v, ring_v, &pending);
+        gather_tile<true>(call, launch, at, place, tid(), tile - 1, slots_v, ring_v);
         ring_advance(&ring_v, stages);
       }
       if (tile >= stream_from) break;
     }
-    PRODUCER_MARK(launch, LAND, 0);
-    announce(&pending);
     if (streaming) {
       if (stream_from < end) {
         stream_tiles(call, launch, at, place, stream_from, end, ring, with_q);
@@ -482,10 +322,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
     place = place_after(at, place);
   }
   PRODUCER_MARK(launch, SLOT_Q, 0);
-  if (tid() == 0) {
-    mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
-    mbarrier_arrive_many(q_full(at), 128);
-  }
+  if (tid() == 0) end_work(at, place);
   PRODUCER_MARK(launch, END, 0);
 }
 
@@ -672,65 +509,6 @@ EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, co
   bar_sync(BARRIER_CONSUMERS, CONSUMERS * 128);
 }
 
-/* Denominator, sink, lse, and the rows' way out. */
-EA_DEVICE void finish(float o[DIM_V / 2], const ea_softmax *state, const ea_call &call, const ea_hopper_launch &launch,
-                      const ea_item *item, int tid) {
-  const int row = first_row(tid), lane = tid % 32;
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    const int r = row + h * 8;
-    const bool exists = r < item->rows;
-    const int head = item->kv_head * call.group + r % call.group;
-    const int64_t token = item->token0 + item->i0 + r / call.group;
-    const float sum = quad_sum(state->row_sum[h]);
-    const ea_row_end end = end_row(call, state->reference[h], launch.scores.scale_log2, sum, head, exists);
-    if (call.lse && exists && lane % 4 == 0) {
-      call.lse[token * call.lse_token_stride + head * call.lse_head_stride] = end.lse;
-    }
-    const float factor = end.factor;
-    /* A lane holds 4 bytes of every 8 columns; four lanes trade so that each holds 16 bytes of every
-     * fourth 8 columns, and a row leaves 64 bytes at a time. */
-    uint16_t *out = (uint16_t *)call.out + token * call.out_token_stride + head * call.out_head_stride;
-#pragma unroll
-    for (int j = 0; j < DIM_V / 8; j += 4) {
-      uint32_t mine[4];
-#pragma unroll
-      for (int w = 0; w < 4; w++) {
-        mine[w] = j + w < DIM_V / 8 ? cvt_x2(o[(j + w) * 4 + h * 2] * factor, o[(j + w) * 4 + h * 2 + 1] * factor) : 0;
-      }
-      /* Transposition of 4 x 4 words among four lanes: exchange with lane ^ 1, then with lane ^ 2. */
-      const bool odd = lane & 1, high = lane & 2;
-#pragma unroll
-      for (int w = 0; w < 4; w += 2) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? mine[w] : mine[w + 1], 1);
-        if (odd) {
-          mine[w] = got;
-        } else {
-          mine[w + 1] = got;
-        }
-      }
-#pragma unroll
-      for (int w = 0; w < 2; w++) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? mine[w] : mine[w + 2], 2);
-        if (high) {
-          mine[w] = got;
-        } else {
-          mine[w + 2] = got;
-        }
-      }
-      const int column = (j + lane % 4) * CHUNK, count = exists ? call.head_dim_v - column : 0;
-      if (launch.scores.out_aligned && count > 0) { /* then a whole chunk */
-        *(uint4 *)(out + column) = make_uint4(mine[0], mine[1], mine[2], mine[3]);
-      } else {
-#pragma unroll
-        for (int e = 0; e < CHUNK; e++) {
-          if (e < count) out[column + e] = (uint16_t)(mine[e / 2] >> (16 * (e % 2)));
-        }
-      }
-    }
-  }
-}
-
 EA_DEVICE void rescale(float o[DIM_V / 2], const float factor[2]) {
 #pragma unroll
   for (int e = 0; e < DIM_V / 2; e++) o[e] *= factor[e / 2 % 2];
@@ -764,7 +542,9 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 #pragma unroll
     for (int e = 0; e < DIM_V / 2; e++) o[e] = 0.0f;
 
-    const int first = uniform(item_at(place)->first_tile), end = uniform(item_at(place)->end_tile);
+    const int first = uniform(item_at(place)->first_step);
+    const auto end = [&]() { return uniform(item_at(place)->end_step); };
+    const auto is_gathered = [&](int tile) { return tile < item_at(place)->gather_end; };
     ea_key_range seen[2]; /* by the thread's rows */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -804,7 +584,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       MARK(SETTLE, tile);
       if (moved) rescale(o, factor);
       moved = false;
-      mbarrier_wait(v_full(at, slot_of(ring)), parity_of(ring));
+      wait_full(v_full(at, slot_of(ring)), parity_of(ring), is_gathered(tile));
       settle_special_values(o, call, item_at(place), tile, v_tile_at(at, slot_of(ring)), tid());
     };
     /* Waits for the product of a tile with V. */
@@ -815,21 +595,21 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       wgmma_settle(o, DIM_V / 2);
       release(in_flight);
     };
-    /* Up to the scores of the next tile, with the product of the one in hand under way. */
-    const auto products = [&](int tile, const uint32_t(&with)[TILE_N / 4]) {
+    /* Up to the scores of `tile`, with the product of the one before under way. */
+    const auto products = [&](int tile, const uint32_t(&with)[TILE_N / 4], bool k_gathered, bool v_gathered) {
       const ea_ring before = {uniform(ring.position)};
       ring = before;
       ring_advance(&ring, stages);
       MARK(WAIT_TURN, tile);
       bar_sync(turn(0), 256);
       MARK(WAIT_K, tile);
-      mbarrier_wait(k_full(at, slot_of(ring)), parity_of(ring));
+      wait_full(k_full(at, slot_of(ring)), parity_of(ring), k_gathered);
       MARK(ISSUE_S, tile);
       wgmma_fence();
       issue_scores(s, q, k_tile_at(at, slot_of(ring)));
       if (moved) rescale(o, factor);
       MARK(WAIT_V, tile - 1);
-      mbarrier_wait(v_full(at, slot_of(before)), parity_of(before));
+      wait_full(v_full(at, slot_of(before)), parity_of(before), v_gathered);
       MARK(ISSUE_O, tile - 1);
       wgmma_settle(o, DIM_V / 2);
       wgmma_fence();
@@ -843,9 +623,9 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       release(k_empty(at, slot_of(ring)));
     };
 
-    if (first < end) {
+    if (first < end()) {
       MARK(WAIT_K, first);
-      mbarrier_wait(k_full(at, slot_of(ring)), parity_of(ring));
+      wait_full(k_full(at, slot_of(ring)), parity_of(ring), is_gathered(first));
       MARK(ISSUE_S, first);
       wgmma_fence();
       issue_scores(s, q, k_tile_at(at, slot_of(ring)));
@@ -858,30 +638,37 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       convert(first, true, p);
       if (first_masked) settle(first);
       int tile = first + 1;
-#pragma unroll 1
-      while (tile < end) {
-        /* Tiles that all rows see whole, two at a time. */
-        const int plain_first = uniform(item_at(place)->plain.first);
+      /* Tiles up to `last` that all rows see whole, two at a time. */
+      const auto plain_tiles = [&](auto gathered, int last) {
         const int plain_end = special ? 0 : uniform(item_at(place)->plain.end);
-        if (tile * TILE_N >= plain_first) {
 #pragma unroll 1
-          for (; (tile + 1 + TWO_P) * TILE_N <= plain_end; tile += 1 + TWO_P) {
-            products(tile, p);
-            if (TWO_P) {
-              moved = probabilities(p_next, s, &state, factor, launch);
-              output_done(tile - 1);
-              products(tile + 1, p_next);
-              moved = probabilities(p, s, &state, factor, launch);
-              output_done(tile);
-            } else {
-              output_done(tile - 1);
-              MARK(SOFTMAX, tile);
-              moved = probabilities(p, s, &state, factor, launch);
-            }
+        for (; (tile + 1 + TWO_P) * TILE_N <= plain_end && tile <= last; tile += 1 + TWO_P) {
+          products(tile, p, gathered(tile), gathered(tile));
+          if (TWO_P) {
+            moved = probabilities(p_next, s, &state, factor, launch);
+            output_done(tile - 1);
+            products(tile + 1, p_next, gathered(tile), gathered(tile));
+            moved = probabilities(p, s, &state, factor, launch);
+            output_done(tile);
+          } else {
+            output_done(tile - 1);
+            MARK(SOFTMAX, tile);
+            moved = probabilities(p, s, &state, factor, launch);
           }
-          if (tile >= end) break;
         }
-        products(tile, p);
+      };
+#pragma unroll 1
+      while (tile < end()) {
+        if (tile * TILE_N >= uniform(item_at(place)->plain.first)) {
+          if (GATHER_LOOP) {
+            plain_tiles([](int) { return true; }, item_at(place)->gather_end);
+            plain_tiles([](int) { return false; }, INT32_MAX);
+          } else {
+            plain_tiles([&](int of) { return is_gathered(of - 1); }, INT32_MAX);
+          }
+          if (tile >= end()) break;
+        }
+        products(tile, p, is_gathered(tile), is_gathered(tile - 1));
         const bool masked = prepare(tile);
         if (TWO_P) {
           convert(tile, false, p_next);
@@ -896,21 +683,23 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
         tile++;
       }
       release(q_empty(at));
-      MARK(WAIT_V, end - 1);
+      MARK(WAIT_V, end() - 1);
       if (moved) rescale(o, factor);
-      mbarrier_wait(v_full(at, slot_of(ring)), parity_of(ring));
-      MARK(ISSUE_O, end - 1);
+      wait_full(v_full(at, slot_of(ring)), parity_of(ring), is_gathered(end() - 1));
+      MARK(ISSUE_O, end() - 1);
       wgmma_settle(o, DIM_V / 2);
       wgmma_fence();
       issue_output(o, p, v_tile_at(at, slot_of(ring)));
       in_flight = v_empty(at, slot_of(ring));
-      output_done(end - 1);
+      output_done(end() - 1);
       ring_advance(&ring, stages);
     } else {
       release(q_empty(at));
     }
     MARK(FINISH, 0);
-    finish(o, &state, call, launch, item_at(place), tid());
+#pragma unroll
+    for (int h = 0; h < 2; h++) state.row_sum[h] = quad_sum(state.row_sum[h]);
+    finish<DIM_V>(o, state.reference, state.row_sum, call, launch, item_at(place), first_row(tid()), tid() % 32, 0);
   }
   MARKS_END(launch);
 }

@@ -1,5 +1,6 @@
-/* What both Hopper kernels do alike. Included by them once they have said what an item is (ea_item), where things are
- * in shared memory (ea_places, barriers_at, items_at, item_at) and how many keys a tile has (TILE_N). */
+/* What both Hopper kernels do alike. Included by them once they have said where things are in shared memory (ea_places,
+ * barriers_at, items_at), their sizes (SLICES, TILE_M, TILE_N), how many keys they take at a step (STEP_KEYS) and how
+ * many threads of the producer gather a tile together (FEEDERS). */
 #ifndef EA_CUDA_KERNELS_HOPPER_PARTS_H
 #define EA_CUDA_KERNELS_HOPPER_PARTS_H
 
@@ -9,6 +10,26 @@ EA_DEVICE int uniform(int x) {
 }
 EA_DEVICE uint32_t uniform(uint32_t x) {
   return __shfl_sync(0xffffffffu, x, 0);
+}
+
+/* What a block works on: rows of one sequence and K/V head. */
+typedef struct ea_item {
+  ea_view view;
+  int64_t token0;      /* the sequence's first row in q, k, v, out */
+  int64_t prefix_base; /* and in kv_indices */
+  ea_key_range keys;   /* visible to some row of the block */
+  ea_key_range plain;  /* tiles between these need no mask */
+  int32_t first_step, end_step;
+  int32_t gather_end;          /* steps before this one have keys that no TMA box of new tokens brings */
+  int32_t i0;                  /* first query */
+  int32_t rows;                /* (query, head) rows that exist; 0: no more work */
+  int32_t kv_head, first_head; /* first_head: of the queries */
+  uint32_t q_parity;           /* of Q's barriers */
+} ea_item;
+static_assert(sizeof(ea_item) <= EA_HOPPER_ITEM_BYTES, "its place in the layout");
+
+EA_DEVICE const ea_item *item_at(uint32_t address) {
+  return (const ea_item *)shared_anew(address);
 }
 
 /* ---- places ----------------------------------------------------------------------------------- */
@@ -28,12 +49,121 @@ EA_DEVICE uint32_t place_before(ea_places at, uint32_t place) {
   return place == items_at(at) ? items_at(at) + LAST_PLACE : place - EA_HOPPER_ITEM_BYTES;
 }
 
-/* ---- work and keys ---------------------------------------------------------------------------- */
+/* ---- work ------------------------------------------------------------------------------------- */
 
 /* The next number of a piece of work: blocks take them one after another, as they get through. */
 EA_DEVICE int32_t take_work(const ea_hopper_launch &launch) {
   return launch.taken ? (int32_t)gridDim.x + atomicAdd(launch.taken, 1) : INT32_MAX;
 }
+
+/* Piece of work w: heads of a chunk fastest, then row blocks, those with the longest walks first, then
+ * chunks. Every number fits 32 bits: the launch sees to it. False: a spare row block. */
+EA_DEVICE bool make_item(const ea_call &call, const ea_hopper_launch &launch, int32_t row_blocks, int32_t work,
+                         ea_item *item) {
+  const int32_t chunk_work = row_blocks * launch.head_chunk;
+  const int32_t first_head = work / chunk_work * launch.head_chunk, in_chunk = work % chunk_work;
+  const int32_t heads = ea_min_i32(launch.head_chunk, call.num_kv_heads * launch.group_parts - first_head);
+  const int32_t head = first_head + in_chunk % heads; /* of those that parts of groups are */
+  item->kv_head = head / launch.group_parts;
+  item->first_head = head * call.group;
+  const int32_t block = in_chunk / heads;
+  ea_row_block found;
+  if (launch.order) {
+    found = launch.order->blocks[block];
+  } else if (!ea_hopper_find_row_block(call.qo_indptr, (int32_t)call.num_seqs, row_blocks - 1 - block,
+                                       launch.block_tokens, &found)) {
+    return false;
+  }
+  item->view = ea_view_of(&call, found.seq);
+  item->prefix_base = call.kv_indptr[found.seq];
+  item->token0 = call.qo_indptr[found.seq];
+  const int32_t i0 = found.i0;
+  const int32_t tokens = ea_min_i32(launch.block_tokens, item->view.extend - i0);
+  item->i0 = i0;
+  item->rows = tokens * call.group;
+  item->keys = ea_visible_keys(&item->view, i0, i0 + tokens);
+  const ea_key_range plain = ea_unmasked_keys(&item->view, i0, i0 + tokens);
+  item->plain.first = ea_max_i32(plain.first, item->keys.first);
+  item->plain.end = ea_min_i32(plain.end, item->keys.end);
+  const int32_t first = item->keys.first / STEP_KEYS;
+  const int32_t end = item->keys.end > item->keys.first ? (item->keys.end + STEP_KEYS - 1) / STEP_KEYS : first;
+  const int32_t cached_end = (item->view.prefix + STEP_KEYS - 1) / STEP_KEYS;
+  item->first_step = first;
+  item->end_step = end;
+  item->gather_end = launch.kv_boxes ? ea_min_i32(end, ea_max_i32(first, cached_end)) : end;
+  return true;
+}
+
+/* Finds the next piece of work, beginning with `work`, and writes it where all will read it; rows = 0: there
+ * is none. Returns the number to go on with: asked for here, needed only an item later. */
+EA_DEVICE int32_t next_item(const ea_call &call, const ea_hopper_launch &launch, int32_t work, uint32_t before,
+                            uint32_t place) {
+  ea_item *item = (ea_item *)__cvta_shared_to_generic(place);
+  const int32_t row_blocks = launch.order ? launch.order->count : launch.row_blocks;
+  const int32_t all_work = row_blocks * call.num_kv_heads * launch.group_parts;
+  item->q_parity = item_at(before)->q_parity ^ 1;
+  item->rows = 0;
+#pragma unroll 1
+  while (work < all_work && !make_item(call, launch, row_blocks, work, item)) work = take_work(launch);
+  return work < all_work ? take_work(launch) : work;
+}
+
+/* ---- queries ---------------------------------------------------------------------------------- */
+
+/* Q by plain loads, where its rows are not aligned. */
+EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) {
+  const ea_source how = {EA_ELEMENT_16BIT, false};
+#pragma unroll 1
+  for (int index = tid; index < item_at(place)->rows * SLICES * 8; index += 128) {
+    const ea_item *item = item_at(place);
+    const int row = index / (SLICES * 8), at = index % (SLICES * 8);
+    const int64_t token = item->token0 + item->i0 + row / call.group;
+    const int64_t head = item->first_head + row % call.group;
+    const char *source = (const char *)call.q.data + (token * call.q.token_stride + head * call.q.head_stride) * 2;
+    const uint32_t to =
+        q + (uint32_t)(at / 8 * TILE_M * EA_HOPPER_SLICE_BYTES + row * 128 + ((at % 8) ^ (row & 7)) * 16);
+    if (at * CHUNK < call.head_dim) {
+      load_row_chunk(to, source, at, call.head_dim, how);
+    } else {
+      st_shared_v4(to, make_uint4(0, 0, 0, 0));
+    }
+  }
+}
+
+/* Q of an item, when the one before it is no longer needed: by TMA for one whole warp, else for all threads. Its
+ * barrier counts 128 arrivals either way. */
+EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid) {
+  const ea_item *item = item_at(place);
+  PRODUCER_MARK(launch, SLOT_Q, 0);
+  mbarrier_wait(q_empty(at), item->q_parity ^ 1);
+  PRODUCER_MARK(launch, COPY_Q, 0);
+  if (!launch.scores.q_aligned) {
+    load_q(call, place, tid, at.q);
+    fence_proxy_async_shared();
+    mbarrier_arrive(q_full(at));
+    return;
+  }
+  const int head = uniform(item->first_head), token = uniform((int)item->token0 + item->i0);
+  if (elect_one()) {
+    mbarrier_arrive_expect_tx(q_full(at),
+                              (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
+    mbarrier_arrive_many(q_full(at), 127);
+#pragma unroll
+    for (int slice = 0; slice < SLICES; slice++) {
+      tma_load_3d(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES), &launch.q, q_full(at),
+                  slice * EA_HOPPER_SLICE, head, token);
+    }
+  }
+  __syncwarp();
+}
+
+/* Nothing is left to do, for the consumers. */
+EA_DEVICE void end_work(ea_places at, uint32_t place) {
+  mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
+  mbarrier_arrive_many(q_full(at), 128);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------- */
 
 /* Where a key's row begins; NULL where it is not there. */
 EA_DEVICE const char *key_row(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int key, bool of_v) {
@@ -55,6 +185,70 @@ EA_DEVICE bool rows_are_aligned(const ea_call &call, const ea_hopper_launch &lau
   const int cached = item_at(place)->view.prefix - tile * TILE_N; /* so many rows are of the prefix */
   const bool pool_aligned = launch.scores.cache_aligned && call.cache_dtype == call.dtype;
   return (cached <= 0 || pool_aligned) && (cached >= TILE_N || launch.scores.kv_aligned);
+}
+
+/* Eight threads copy a row, so FEEDERS threads gather a tile in passes of FEEDERS / 8 rows. Slots of a tile's cached
+ * keys, one a lane: of the rows that this warp gathers, number lane % 4 of pass lane / 4. Asked for ahead, so that
+ * nobody waits for them. Lanes whose key is not one have 0. */
+#define PASS_ROWS (FEEDERS / 8)
+static_assert(TILE_N <= 8 * PASS_ROWS, "a lane a slot");
+
+EA_DEVICE int slot_row(int tid) {
+  return tid % FEEDERS / 32 * 4 + tid % 4 + tid % 32 / 4 * PASS_ROWS;
+}
+EA_DEVICE bool is_cached(const ea_item *item, int key) {
+  return key >= item->keys.first && key < ea_min_i32(item->keys.end, item->view.prefix);
+}
+EA_DEVICE uint32_t tile_slots(const ea_call &call, uint32_t place, int tid, int tile) {
+  const ea_item *item = item_at(place);
+  const int row = slot_row(tid), key = tile * TILE_N + row;
+  if (row >= TILE_N || !is_cached(item, key)) return 0;
+  return (uint32_t)ea_load_index(call.kv_indices, call.index_dtype, item->prefix_base + key);
+}
+EA_DEVICE uint32_t slot_of_pass(uint32_t slots, int tid, int pass) {
+  return __shfl_sync(0xffffffffu, slots, tid % 32 / 8 + pass * 4);
+}
+
+/* Rows of an item's keys, or of its values. */
+typedef struct ea_rows {
+  const char *cached; /* the K/V head's in slot 0 */
+  const char *fresh;  /* of key 0, if it were a new token */
+  int32_t first, end, prefix;
+} ea_rows;
+
+template <bool OF_V> EA_DEVICE ea_rows rows_of(const ea_call &call, const ea_item *item) {
+  const ea_pool &pool = OF_V ? call.v_cache : call.k_cache;
+  const ea_strided &fresh = OF_V ? call.v : call.k;
+  const int64_t token = item->token0 - item->view.prefix;
+  const ea_rows rows = {(const char *)pool.data + item->kv_head * pool.head_stride * 2,
+                        (const char *)fresh.data + (token * fresh.token_stride + item->kv_head * fresh.head_stride) * 2,
+                        item->keys.first, item->keys.end, item->view.prefix};
+  return rows;
+}
+
+/* Where a 16-bit row begins; NULL where it is not there. */
+template <bool OF_V>
+EA_DEVICE const char *row_at(const ea_call &call, const ea_hopper_launch &launch, const ea_rows &rows, int key,
+                             uint32_t slot) {
+  const ea_pool &pool = OF_V ? call.v_cache : call.k_cache;
+  const ea_strided &fresh = OF_V ? call.v : call.k;
+  const char *row = key < rows.prefix
+                        ? rows.cached + slot_offset(pool, slot, call.page_size, launch.scores.page_magic, 0) * 2
+                        : rows.fresh + key * fresh.token_stride * 2;
+  return key >= rows.first && key < rows.end ? row : 0;
+}
+
+/* 16 bytes of a row, or zeros. */
+EA_DEVICE void copy_chunk(const ea_call &call, uint32_t to, const char *row, int column, int dim) {
+  const bool wanted = row != 0 && column < dim;
+  cp_async_16(to, wanted ? row + column * 2 : (const char *)call.q.data, wanted ? 16 : 0);
+}
+
+/* A tile is there. Gathered ones arrive as soon as their copies are complete, and what those wrote the products do not
+ * see before a fence. */
+EA_DEVICE void wait_full(uint32_t barrier, uint32_t parity, bool gathered) {
+  mbarrier_wait(barrier, parity);
+  if (gathered) fence_proxy_async_shared();
 }
 
 /* ---- rows ------------------------------------------------------------------------------------- */
@@ -93,6 +287,65 @@ EA_DEVICE void transform(float s[TILE_N / 2], const ea_call &call, const ea_hopp
     for (int e = 0; e < TILE_N / 4; e++) {
       float *x = &s[e / 2 * 4 + h * 2 + e % 2];
       *x = transformed_score(*x, with, temperature);
+    }
+  }
+}
+
+/* Of the rows of a thread: a row of the block and the eighth after it. sum: of the row's exponentials with `reference`;
+ * o: WIDTH columns from first_column on. Denominator, sink, lse, and the rows' way out. */
+template <int WIDTH>
+EA_DEVICE void finish(const float o[WIDTH / 2], const float reference[2], const float sum[2], const ea_call &call,
+                      const ea_hopper_launch &launch, const ea_item *item, int row, int lane, int first_column) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int r = row + h * 8;
+    const bool exists = r < item->rows;
+    const int head = item->first_head + r % call.group;
+    const int64_t token = item->token0 + item->i0 + r / call.group;
+    const ea_row_end end = end_row(call, reference[h], launch.scores.scale_log2, sum[h], head, exists);
+    if (call.lse && exists && lane % 4 == 0 && first_column == 0) {
+      call.lse[token * call.lse_token_stride + head * call.lse_head_stride] = end.lse;
+    }
+    const float factor = end.factor;
+    /* A lane holds 4 bytes of every 8 columns; four lanes trade so that each holds 16 bytes of every
+     * fourth 8 columns, and a row leaves 64 bytes at a time. */
+    uint16_t *out = (uint16_t *)call.out + token * call.out_token_stride + head * call.out_head_stride;
+#pragma unroll
+    for (int j = 0; j < WIDTH / 8; j += 4) {
+      uint32_t mine[4];
+#pragma unroll
+      for (int w = 0; w < 4; w++) {
+        mine[w] = j + w < WIDTH / 8 ? cvt_x2(o[(j + w) * 4 + h * 2] * factor, o[(j + w) * 4 + h * 2 + 1] * factor) : 0;
+      }
+      /* Transposition of 4 x 4 words among four lanes: exchange with lane ^ 1, then with lane ^ 2. */
+      const bool odd = lane & 1, high = lane & 2;
+#pragma unroll
+      for (int w = 0; w < 4; w += 2) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? mine[w] : mine[w + 1], 1);
+        if (odd) {
+          mine[w] = got;
+        } else {
+          mine[w + 1] = got;
+        }
+      }
+#pragma unroll
+      for (int w = 0; w < 2; w++) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? mine[w] : mine[w + 2], 2);
+        if (high) {
+          mine[w] = got;
+        } else {
+          mine[w + 2] = got;
+        }
+      }
+      const int column = first_column + (j + lane % 4) * CHUNK, count = exists ? call.head_dim_v - column : 0;
+      if (launch.scores.out_aligned && count > 0) { /* then a whole chunk */
+        *(uint4 *)(out + column) = make_uint4(mine[0], mine[1], mine[2], mine[3]);
+      } else {
+#pragma unroll
+        for (int e = 0; e < CHUNK; e++) {
+          if (e < count) out[column + e] = (uint16_t)(mine[e / 2] >> (16 * (e % 2)));
+        }
+      }
     }
   }
 }

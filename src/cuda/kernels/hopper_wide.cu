@@ -47,7 +47,7 @@
 #define PRODUCER_REGISTERS EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS)
 #define TILE_M EA_WIDE_M
 #define TILE_N EA_WIDE_N
-#define PAIR_KEYS (TILE_N * EA_WIDE_PAIR)
+#define STEP_KEYS (TILE_N * EA_WIDE_PAIR) /* a step is a pair of tiles */
 #define THREADS EA_WIDE_THREADS
 #define COLUMNS EA_WIDE_V_COLUMNS /* of the output, a consumer's */
 
@@ -63,14 +63,13 @@
 #ifndef RELEASE_LAG
 #define RELEASE_LAG 1
 #endif
-/* Units whose copies a gathering thread has in flight before it waits for the oldest. */
-#ifndef GATHER_LAG
-#define GATHER_LAG 4
-#endif
-
 /* Whether rows of the prefix are asked for in L2 a pair before they are gathered. */
 #ifndef PREFETCH_ROWS
 #define PREFETCH_ROWS 1
+#endif
+/* Latent: slices whose scores are asked for before the other consumer's values are used. */
+#ifndef EARLY_UNITS
+#define EARLY_UNITS V_SLICES
 #endif
 /* Columns of a product P V where values are in the keys: 64, 128 or 256. */
 #ifndef LATENT_N
@@ -87,9 +86,9 @@
 #define V_SLICE_BYTES (V_KEYS * EA_HOPPER_SLICE_BYTES)
 #define LATENT_SLICES (LATENT_N / EA_HOPPER_SLICE)
 #define P_SLOT (SLICES - 1) /* latent: the last slice's place, which is no value */
-#define FEEDERS 64          /* threads of the producer that fill a ring */
-#define FEEDER_ROWS (TILE_N / (FEEDERS / 8))
-#define UNIT_V_ROWS (V_KEYS / (FEEDERS / 8)) /* a feeder's rows of a unit of V */
+#define OUTPUT_GROUPS (COLUMNS / LATENT_N)
+#define FEEDERS 64                           /* threads of the producer that fill a ring */
+#define UNIT_PASSES (V_KEYS / (FEEDERS / 8)) /* of a unit of V */
 
 /* The thread of the producer that finds items and loads Q: one that feeds no ring by TMA. It has waited for the end
  * of Q's last use but one, so an item's place is free when it comes to it again. */
@@ -104,30 +103,10 @@
 static_assert(DIM_V == 2 * COLUMNS && SLICES % UNIT_SLICES == 0, "what units are cut for");
 static_assert(!LATENT || UNIT_SLICES == 1, "a slice a unit");
 static_assert(RELEASE_LAG >= 1 && RELEASE_LAG < V_UNITS, "when products are done; the ring has more slots");
-static_assert(GATHER_LAG >= 1 && GATHER_LAG <= 6, "announce_oldest");
 
 EA_DEVICE ea_wide_shape shape_constants(void) {
   const ea_wide_shape shape = {0, DIM, DIM_V, LATENT, UNIT_SLICES};
   return shape;
-}
-
-/* What a block works on. */
-typedef struct ea_item {
-  ea_view view;
-  int64_t token0;      /* the sequence's first row in q, k, v, out */
-  int64_t prefix_base; /* and in kv_indices */
-  ea_key_range keys;   /* visible to some row of the block */
-  ea_key_range plain;  /* tiles between these need no mask */
-  int32_t first_pair, end_pair;
-  int32_t i0;                  /* first query */
-  int32_t rows;                /* (query, head) rows that exist; 0: no more work */
-  int32_t kv_head, first_head; /* first_head: of the queries */
-  uint32_t q_parity;           /* of Q's barriers */
-} ea_item;
-static_assert(sizeof(ea_item) <= EA_HOPPER_ITEM_BYTES, "its place in the layout");
-
-EA_DEVICE const ea_item *item_at(uint32_t address) {
-  return (const ea_item *)shared_anew(address);
 }
 
 /* Where things are in shared memory: at constant distances from its start. */
@@ -210,132 +189,34 @@ EA_DEVICE int slice_of(int unit, int side) {
 
 /* ---- the producer ---------------------------------------------------------------------------- */
 
-/* Piece of work w: heads of a chunk fastest, then row blocks, those with the longest walks first, then
- * chunks. Every number fits 32 bits: the launch sees to it. False: a spare row block. */
-EA_DEVICE bool make_item(const ea_call &call, const ea_hopper_launch &launch, int32_t row_blocks, int32_t work,
-                         ea_item *item) {
-  const int32_t chunk_work = row_blocks * launch.head_chunk;
-  const int32_t first_head = work / chunk_work * launch.head_chunk, in_chunk = work % chunk_work;
-  const int32_t heads = ea_min_i32(launch.head_chunk, call.num_kv_heads * launch.group_parts - first_head);
-  const int32_t head = first_head + in_chunk % heads; /* of those that parts of groups are */
-  item->kv_head = head / launch.group_parts;
-  item->first_head = head * call.group;
-  const int32_t block = in_chunk / heads;
-  ea_row_block found;
-  if (launch.order) {
-    found = launch.order->blocks[block];
-  } else if (!ea_hopper_find_row_block(call.qo_indptr, (int32_t)call.num_seqs, row_blocks - 1 - block,
-                                       launch.block_tokens, &found)) {
-    return false;
-  }
-  item->view = ea_view_of(&call, found.seq);
-  item->prefix_base = call.kv_indptr[found.seq];
-  item->token0 = call.qo_indptr[found.seq];
-  const int32_t i0 = found.i0;
-  const int32_t tokens = ea_min_i32(launch.block_tokens, item->view.extend - i0);
-  item->i0 = i0;
-  item->rows = tokens * call.group;
-  item->keys = ea_visible_keys(&item->view, i0, i0 + tokens);
-  const ea_key_range plain = ea_unmasked_keys(&item->view, i0, i0 + tokens);
-  item->plain.first = ea_max_i32(plain.first, item->keys.first);
-  item->plain.end = ea_min_i32(plain.end, item->keys.end);
-  item->first_pair = item->keys.first / PAIR_KEYS;
-  item->end_pair = item->keys.end > item->keys.first ? (item->keys.end + PAIR_KEYS - 1) / PAIR_KEYS : item->first_pair;
-  return true;
-}
-
-/* A ring as its feeders see it. Gathered units are announced to the consumer late: a thread waits for its own
- * copies, makes them visible to the products, arrives. */
+/* A ring as its feeders see it. */
 typedef struct ea_feed {
   ea_ring ring;
-  uint32_t announced; /* position of the oldest that is not */
-  uint32_t pending;   /* how many are not */
+  bool streamed; /* the last tile came by TMA, for which one warp waited: the others are ahead */
 } ea_feed;
 
-EA_DEVICE void announce_oldest(ea_feed *feed) {
-  switch (feed->pending) { /* all but so many less one are to be there */
-  case 1:
-    cp_async_wait_group(0);
-    break;
-  case 2:
-    cp_async_wait_group(1);
-    break;
-  case 3:
-    cp_async_wait_group(2);
-    break;
-  case 4:
-    cp_async_wait_group(3);
-    break;
-  case 5:
-    cp_async_wait_group(4);
-    break;
-  case 6:
-    cp_async_wait_group(5);
-    break;
-  default:
-    cp_async_wait_group(6);
-  }
-  fence_proxy_async_shared();
-  ea_ring oldest = feed->ring;
-  oldest.position = feed->announced;
-  mbarrier_arrive(ring_full(oldest));
-  ring_advance(&oldest);
-  feed->announced = oldest.position;
-  feed->pending--;
+EA_DEVICE void wait_empty(const ea_feed *feed) {
+  mbarrier_wait(ring_empty(feed->ring), parity_of(feed->ring) ^ 1);
 }
 
-EA_DEVICE void announce_all(ea_feed *feed) {
-#pragma unroll 1
-  while (feed->pending) announce_oldest(feed);
-}
-
-/* Waits for the slot. What is pending must not wait with it. */
-EA_DEVICE void wait_empty(ea_feed *feed) {
-#pragma unroll 1
-  while (!mbarrier_test(ring_empty(feed->ring), parity_of(feed->ring) ^ 1)) {
-    if (feed->pending == 0) {
-      mbarrier_wait(ring_empty(feed->ring), parity_of(feed->ring) ^ 1);
-      return;
-    }
-    announce_oldest(feed);
-  }
-}
-
-/* Ends a gathered unit. */
+/* Ends a gathered unit. Nobody stays until its copies are there: they arrive by themselves. */
 EA_DEVICE void gathered(ea_feed *feed) {
-  cp_async_commit_group();
-  if (feed->pending++ == 0) feed->announced = feed->ring.position;
-  if (feed->pending > GATHER_LAG) announce_oldest(feed);
+  cp_async_mbarrier_arrive_noinc(ring_full(feed->ring));
   ring_advance(&feed->ring);
-}
-
-/* The rows of a tile that a feeder copies: eight threads a row, so every eighth. NULL: not there. */
-typedef struct ea_rows {
-  const char *row[FEEDER_ROWS];
-} ea_rows;
-
-EA_DEVICE ea_rows find_rows(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
-                            bool of_v) {
-  ea_rows rows;
-#pragma unroll
-  for (int i = 0; i < FEEDER_ROWS; i++) {
-    rows.row[i] = key_row(call, launch, place, tile * TILE_N + tid % FEEDERS / 8 + i * 8, of_v);
-  }
-  return rows;
-}
-
-/* 16 bytes of a row to row `row` of a slice in shared memory. */
-EA_DEVICE void copy_chunk(const ea_call &call, uint32_t slice, int row, const char *source, int column, int dim) {
-  const bool wanted = source != 0 && column < dim;
-  cp_async_16(slice + (uint32_t)(row * 128 + ((column / CHUNK % 8) ^ (row & 7)) * 16),
-              wanted ? source + column * 2 : (const char *)call.q.data, wanted ? 16 : 0);
 }
 
 /* A tile of K, or this consumer's columns of a tile of V, by cp.async. */
 EA_DEVICE void gather_k(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
-                        ea_feed *feed) {
-  const ea_rows rows = find_rows(call, launch, place, tid, tile, false);
+                        uint32_t slots, ea_feed *feed) {
   const int row0 = tid % FEEDERS / 8, column0 = tid % 8 * CHUNK;
+  const char *row[TILE_N / PASS_ROWS];
+  const ea_rows rows = rows_of<false>(call, item_at(place));
+#pragma unroll
+  for (int pass = 0; pass < TILE_N / PASS_ROWS; pass++) {
+    const int key = tile * TILE_N + row0 + pass * PASS_ROWS;
+    row[pass] = row_at<false>(call, launch, rows, key, slot_of_pass(slots, tid, pass));
+  }
+  const uint32_t first = (uint32_t)(row0 * 128 + (tid % 8 ^ row0) * 16);
 #pragma unroll 1
   for (int unit = 0; unit < K_UNITS; unit++) {
     PRODUCER_MARK(launch, SLOT_K, tile);
@@ -344,10 +225,10 @@ EA_DEVICE void gather_k(const ea_call &call, const ea_hopper_launch &launch, uin
 #pragma unroll
     for (int n = 0; n < UNIT_SLICES; n++) {
       const int column = (slice_of(unit, tid / FEEDERS) + n) * EA_HOPPER_SLICE + column0;
-      const uint32_t slice = ring_unit(feed->ring) + (uint32_t)(n * SLICE_BYTES);
+      const uint32_t slice = ring_unit(feed->ring) + (uint32_t)(n * SLICE_BYTES) + first;
 #pragma unroll
-      for (int i = 0; i < FEEDER_ROWS; i++) {
-        copy_chunk(call, slice, row0 + i * 8, rows.row[i], column, call.head_dim);
+      for (int pass = 0; pass < TILE_N / PASS_ROWS; pass++) {
+        copy_chunk(call, slice + (uint32_t)(pass * PASS_ROWS * 128), row[pass], column, call.head_dim);
       }
     }
     gathered(feed);
@@ -355,38 +236,42 @@ EA_DEVICE void gather_k(const ea_call &call, const ea_hopper_launch &launch, uin
 }
 
 EA_DEVICE void gather_v(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
-                        ea_feed *feed) {
-  const ea_rows rows = find_rows(call, launch, place, tid, tile, true);
+                        uint32_t slots, ea_feed *feed) {
+  const ea_rows rows = rows_of<true>(call, item_at(place));
   const int row0 = tid % FEEDERS / 8, column0 = tid / FEEDERS * COLUMNS + tid % 8 * CHUNK;
-#pragma unroll
+  const uint32_t first = (uint32_t)(row0 * 128 + (tid % 8 ^ row0) * 16);
+#pragma unroll 1
   for (int unit = 0; unit < V_UNITS; unit++) {
+    const char *row[UNIT_PASSES];
+#pragma unroll
+    for (int i = 0; i < UNIT_PASSES; i++) {
+      const int pass = unit * UNIT_PASSES + i, key = tile * TILE_N + row0 + pass * PASS_ROWS;
+      row[i] = row_at<true>(call, launch, rows, key, slot_of_pass(slots, tid, pass));
+    }
     PRODUCER_MARK(launch, SLOT_V, tile);
     wait_empty(feed);
     PRODUCER_MARK(launch, COPY_V, tile);
 #pragma unroll
     for (int n = 0; n < V_SLICES; n++) {
-      const uint32_t slice = ring_unit(feed->ring) + (uint32_t)(n * V_SLICE_BYTES);
 #pragma unroll
-      for (int i = 0; i < UNIT_V_ROWS; i++) {
-        copy_chunk(call, slice, row0 + i * 8, rows.row[unit * UNIT_V_ROWS + i], column0 + n * EA_HOPPER_SLICE,
-                   call.head_dim_v);
+      for (int i = 0; i < UNIT_PASSES; i++) {
+        copy_chunk(call, ring_unit(feed->ring) + (uint32_t)(n * V_SLICE_BYTES + i * PASS_ROWS * 128) + first, row[i],
+                   column0 + n * EA_HOPPER_SLICE, call.head_dim_v);
       }
     }
     gathered(feed);
   }
 }
 
-/* Asks for this ring's own tiles of the prefix, K of one pair and V of another, a row a thread. */
-EA_DEVICE void prefetch_rows(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int k_pair,
-                             int v_pair) {
-  if (!launch.scores.cache_aligned || call.cache_dtype != call.dtype) return;
-  const int in_pair = tid / FEEDERS * TILE_N + tid % FEEDERS;
-  const int k_key = k_pair * PAIR_KEYS + in_pair, v_key = v_pair * PAIR_KEYS + in_pair;
-  const int prefix = item_at(place)->view.prefix;
-  const char *k = k_key < prefix ? key_row(call, launch, place, k_key, false) : 0;
-  const char *v = !LATENT && v_key < prefix ? key_row(call, launch, place, v_key, true) : 0;
-  if (k) bulk_prefetch_l2(k, (uint32_t)call.head_dim * 2);
-  if (v) bulk_prefetch_l2(v, (uint32_t)call.head_dim_v * 2);
+/* Asks for a row of the prefix in L2: of a tile whose slots are known, this thread's. */
+template <bool OF_V>
+EA_DEVICE void prefetch_row(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
+                            uint32_t slot) {
+  const ea_item *item = item_at(place);
+  const int key = tile * TILE_N + slot_row(tid);
+  if (!launch.scores.cache_aligned || call.cache_dtype != call.dtype || !is_cached(item, key)) return;
+  bulk_prefetch_l2(row_at<OF_V>(call, launch, rows_of<OF_V>(call, item), key, slot),
+                   (uint32_t)(OF_V ? call.head_dim_v : call.head_dim) * 2);
 }
 
 /* A tile of either by plain loads and stores, for rows that are not aligned or have 8-bit elements. */
@@ -417,27 +302,10 @@ EA_DEVICE void gather_any(const ea_call &call, const ea_hopper_launch &launch, u
                        cached ? cached_source(call, launch.scores) : fresh_source(launch.scores));
       }
     }
-    gathered(feed);
-  }
-}
-
-/* Q by plain loads, where its rows are not aligned. */
-EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) {
-  const ea_source how = {EA_ELEMENT_16BIT, false};
-#pragma unroll 1
-  for (int index = tid; index < item_at(place)->rows * SLICES * 8; index += 128) {
-    const ea_item *item = item_at(place);
-    const int row = index / (SLICES * 8), at = index % (SLICES * 8);
-    const int64_t token = item->token0 + item->i0 + row / call.group;
-    const int64_t head = item->first_head + row % call.group;
-    const char *source = (const char *)call.q.data + (token * call.q.token_stride + head * call.q.head_stride) * 2;
-    const uint32_t to =
-        q + (uint32_t)(at / 8 * TILE_M * EA_HOPPER_SLICE_BYTES + row * 128 + ((at % 8) ^ (row & 7)) * 16);
-    if (at * CHUNK < call.head_dim) {
-      load_row_chunk(to, source, at, call.head_dim, how);
-    } else {
-      st_shared_v4(to, make_uint4(0, 0, 0, 0));
-    }
+    cp_async_wait_all();
+    fence_proxy_async_shared();
+    mbarrier_arrive(ring_full(feed->ring));
+    ring_advance(&feed->ring);
   }
 }
 
@@ -468,29 +336,27 @@ EA_DEVICE void load_tile(const ea_hopper_launch &launch, const ea_tensor_map *ma
 }
 
 /* Whether a tile's keys are all of the prefix, in slots that follow each other; the first. All feeders of the ring come
- * here before a tile that may be gathered, so that none of them waits for slots while another asks for a tile by TMA.
- */
-EA_DEVICE bool is_run(const ea_call &call, uint32_t place, int tid, int tile, int32_t *slot) {
+ * here. */
+EA_DEVICE bool is_run(const ea_call &call, uint32_t place, int tid, int tile, uint32_t slots, int32_t *first) {
   const ea_item *item = item_at(place);
   const int key0 = tile * TILE_N;
-  bool run = key0 >= item->keys.first && key0 + TILE_N <= ea_min_i32(item->keys.end, item->view.prefix);
-  if (run) {
-    const int64_t at = item->prefix_base + key0;
-    *slot = (int32_t)ea_load_index(call.kv_indices, call.index_dtype, at);
-    run = (int32_t)ea_load_index(call.kv_indices, call.index_dtype, at + tid % FEEDERS) == *slot + tid % FEEDERS;
+  const int32_t base = (int32_t)slots - slot_row(tid);
+  const bool inside = key0 >= item->keys.first && key0 + TILE_N <= ea_min_i32(item->keys.end, item->view.prefix);
+  bool run = inside && __all_sync(0xffffffffu, base == (int32_t)uniform((uint32_t)base));
+  if (run) { /* with the other warps, too */
+    *first = (int32_t)ea_load_index(call.kv_indices, call.index_dtype, item->prefix_base + key0);
+    run = base == *first;
   }
   return !bar_red_or(BARRIER_FEEDERS + tid / FEEDERS, FEEDERS, !run);
 }
 
-/* A tile of K, or this consumer's columns of a tile of V. gathers: not by TMA from the new tokens. */
+/* A tile of K, or this consumer's columns of a tile of V. */
 EA_DEVICE void feed_tile(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
-                         bool gathers, ea_feed *feed, bool of_v) {
+                         bool gathers, uint32_t slots, ea_feed *feed, bool of_v) {
   PRODUCER_MARK(launch, MEET, 0);
   int32_t first = (int32_t)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix);
-  const bool run = gathers && launch.wide_pool_boxes && is_run(call, place, tid, tile, &first);
+  const bool run = gathers && launch.pool_boxes && is_run(call, place, tid, tile, slots, &first);
   if (run || !gathers) {
-    PRODUCER_MARK(launch, LAND, tile);
-    announce_all(feed);
     const int warp = uniform(tid / 32), head = item_at(place)->kv_head;
     if (warp % (FEEDERS / 32) == 0) {
       const int side = warp / (FEEDERS / 32);
@@ -501,53 +367,18 @@ EA_DEVICE void feed_tile(const ea_call &call, const ea_hopper_launch &launch, ui
       }
     }
     ring_skip(&feed->ring, of_v ? V_UNITS : K_UNITS);
-  } else if (!rows_are_aligned(call, launch, place, tile)) {
+    feed->streamed = true;
+    return;
+  }
+  /* Nobody waits for a slot whose use before is still to come. */
+  if (feed->streamed) bar_sync(BARRIER_FEEDERS + tid / FEEDERS, FEEDERS);
+  feed->streamed = false;
+  if (!rows_are_aligned(call, launch, place, tile)) {
     gather_any(call, launch, place, tid, tile, feed, of_v);
   } else if (of_v) {
-    gather_v(call, launch, place, tid, tile, feed);
+    gather_v(call, launch, place, tid, tile, slots, feed);
   } else {
-    gather_k(call, launch, place, tid, tile, feed);
-  }
-}
-
-/* Finds the next piece of work, beginning with `work`, and writes it where all will read it; rows = 0: there
- * is none. Returns the number to go on with: asked for here, needed only an item later. */
-EA_DEVICE int32_t next_item(const ea_call &call, const ea_hopper_launch &launch, int32_t work, uint32_t before,
-                            uint32_t place) {
-  ea_item *item = (ea_item *)__cvta_shared_to_generic(place);
-  const int32_t row_blocks = launch.order ? launch.order->count : launch.row_blocks;
-  const int32_t all_work = row_blocks * call.num_kv_heads * launch.group_parts;
-  item->q_parity = item_at(before)->q_parity ^ 1;
-  item->rows = 0;
-#pragma unroll 1
-  while (work < all_work && !make_item(call, launch, row_blocks, work, item)) work = take_work(launch);
-  return work < all_work ? take_work(launch) : work;
-}
-
-EA_DEVICE void feed_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid) {
-  PRODUCER_MARK(launch, SLOT_Q, 0);
-  if (!launch.scores.q_aligned) {
-    mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
-    PRODUCER_MARK(launch, COPY_Q, 0);
-    load_q(call, place, tid, at.q);
-    fence_proxy_async_shared();
-    mbarrier_arrive(q_full(at));
-  } else if (uniform(tid / 32) == LEADER / 32) {
-    const ea_item *item = item_at(place);
-    const int32_t head = uniform(item->first_head), token = uniform((int32_t)item->token0 + item->i0);
-    mbarrier_wait(q_empty(at), item->q_parity ^ 1);
-    PRODUCER_MARK(launch, COPY_Q, 0);
-    if (elect_one()) {
-      mbarrier_arrive_expect_tx(q_full(at),
-                                (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
-      mbarrier_arrive_many(q_full(at), 127); /* it counts 128 arrivals, as without TMA */
-#pragma unroll
-      for (int slice = 0; slice < SLICES; slice++) {
-        tma_load_3d(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES), &launch.q, q_full(at),
-                    slice * EA_HOPPER_SLICE, head, token);
-      }
-    }
-    __syncwarp();
+    gather_k(call, launch, place, tid, tile, slots, feed);
   }
 }
 
@@ -555,7 +386,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
   const int tid_once = read_tid();
   const auto tid = [&]() { return read_anew(tid_once); };
   const int side = uniform(tid_once / FEEDERS);
-  ea_feed feed = {ring_of(at, launch, (uint32_t)side), 0, 0};
+  ea_feed feed = {ring_of(at, launch, (uint32_t)side), false};
   uint32_t place = items_at(at);
   int32_t work = (int32_t)blockIdx.x; /* the next piece, where this thread is the one that looks for it */
 #pragma unroll 1
@@ -564,35 +395,44 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
     if (tid() == LEADER) work = next_item(call, launch, work, place_before(at, place), place);
     PRODUCER_MARK(launch, MEET, 0);
     bar_sync(BARRIER_PRODUCER, 128);
-    const bool last = item_at(place)->rows == 0;
-    if (last) {
-      PRODUCER_MARK(launch, SLOT_Q, 0);
-      if (tid() == LEADER) {
-        mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
-        mbarrier_arrive_many(q_full(at), 128);
-      }
-      PRODUCER_MARK(launch, END, 0);
-      break;
-    }
-    ITEM_MARKS(launch, item_at(place), first_pair, end_pair);
-    feed_q(call, launch, at, place, tid());
+    if (item_at(place)->rows == 0) break;
+    ITEM_MARKS(launch, item_at(place));
+    if (!launch.scores.q_aligned || uniform(tid_once / 32) == LEADER / 32) bring_q(call, launch, at, place, tid());
+    const int first = uniform(item_at(place)->first_step), end = uniform(item_at(place)->end_step);
+    const int gather_end = uniform(item_at(place)->gather_end);
+    const auto slots_of = [&](int pair, int which) {
+      return pair < gather_end ? tile_slots(call, place, tid(), pair * EA_WIDE_PAIR + which) : 0u;
+    };
+    /* Slots of the own tiles of this pair (for V), of the next (for K), of the one after (to ask for its rows), and of
+     * the other tile of this pair. */
+    uint32_t own[3] = {0, slots_of(first, side), slots_of(first + 1, side)};
+    uint32_t other = 0;
 #pragma unroll 1
-    for (int pair = item_at(place)->first_pair - 1; pair < item_at(place)->end_pair; pair++) {
-      /* Once TMA reads new tokens, it reads to the item's end: feeders that only watch must not wait for slots again.
-       */
-      const bool gathers = pair * PAIR_KEYS < item_at(place)->view.prefix || !launch.wide_boxes;
-      if (PREFETCH_ROWS && gathers) prefetch_rows(call, launch, place, tid(), pair + 2, pair + 1);
+    for (int pair = first - 1; pair < end; pair++) {
+      const uint32_t own_ahead = slots_of(pair + 3, side), other_ahead = LATENT ? 0 : slots_of(pair + 1, 1 - side);
+      if (PREFETCH_ROWS && pair + 2 < gather_end) {
+        prefetch_row<false>(call, launch, place, tid(), (pair + 2) * EA_WIDE_PAIR + side, own[2]);
+      }
+      if (PREFETCH_ROWS && !LATENT && pair + 1 < gather_end) {
+        prefetch_row<true>(call, launch, place, tid(), (pair + 1) * EA_WIDE_PAIR + side, own[1]);
+      }
 #pragma unroll 1
       for (int part = 0; part < (LATENT ? 1 : 3); part++) { /* own K of the next pair, own V, other V */
-        if (part == 0 ? pair + 1 == item_at(place)->end_pair : pair < item_at(place)->first_pair) continue;
-        const int tile = (pair + (part == 0)) * EA_WIDE_PAIR + (part == 2 ? 1 - side : side);
-        feed_tile(call, launch, place, tid(), tile, gathers, &feed, part != 0);
+        if (part == 0 ? pair + 1 == end : pair < first) continue;
+        const int of = pair + (part == 0), tile = of * EA_WIDE_PAIR + (part == 2 ? 1 - side : side);
+        const uint32_t slots = part == 0 ? own[1] : part == 1 ? own[0] : other;
+        feed_tile(call, launch, place, tid(), tile, of < gather_end, slots, &feed, part != 0);
       }
+      own[0] = own[1];
+      own[1] = own[2];
+      own[2] = own_ahead;
+      other = other_ahead;
     }
-    PRODUCER_MARK(launch, LAND, 0);
-    announce_all(&feed);
     place = place_after(at, place);
   }
+  PRODUCER_MARK(launch, SLOT_Q, 0);
+  if (tid() == LEADER) end_work(at, place);
+  PRODUCER_MARK(launch, END, 0);
 }
 
 /* ---- a consumer ------------------------------------------------------------------------------ */
@@ -779,66 +619,6 @@ EA_DEVICE void add_special(float o[COLUMNS / 2], const ea_call &call, const ea_h
   }
 }
 
-/* Denominator, sink, lse, and the rows' way out. other: sums of the other consumer's tiles. */
-EA_DEVICE void finish(float o[COLUMNS / 2], const ea_softmax *state, const float other[2], const ea_call &call,
-                      const ea_hopper_launch &launch, const ea_item *item, int tid) {
-  const int row = first_row(tid), lane = tid % 32, side = tid / 128 - 1;
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    const int r = row + h * 8;
-    const bool exists = r < item->rows;
-    const int head = item->first_head + r % call.group;
-    const int64_t token = item->token0 + item->i0 + r / call.group;
-    const float sum = state->row_sum[h] + other[h]; /* the same in both consumers */
-    const ea_row_end end = end_row(call, state->row_max[h], launch.scores.scale_log2, sum, head, exists);
-    if (call.lse && exists && lane % 4 == 0 && side == 0) {
-      call.lse[token * call.lse_token_stride + head * call.lse_head_stride] = end.lse;
-    }
-    const float factor = end.factor;
-    /* A lane holds 4 bytes of every 8 columns; four lanes trade so that each holds 16 bytes of every
-     * fourth 8 columns, and a row leaves 64 bytes at a time. */
-    uint16_t *out = (uint16_t *)call.out + token * call.out_token_stride + head * call.out_head_stride;
-#pragma unroll
-    for (int j = 0; j < COLUMNS / 8; j += 4) {
-      uint32_t mine[4];
-#pragma unroll
-      for (int w = 0; w < 4; w++) {
-        mine[w] =
-            j + w < COLUMNS / 8 ? cvt_x2(o[(j + w) * 4 + h * 2] * factor, o[(j + w) * 4 + h * 2 + 1] * factor) : 0;
-      }
-      /* Transposition of 4 x 4 words among four lanes: exchange with lane ^ 1, then with lane ^ 2. */
-      const bool odd = lane & 1, high = lane & 2;
-#pragma unroll
-      for (int w = 0; w < 4; w += 2) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? mine[w] : mine[w + 1], 1);
-        if (odd) {
-          mine[w] = got;
-        } else {
-          mine[w + 1] = got;
-        }
-      }
-#pragma unroll
-      for (int w = 0; w < 2; w++) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? mine[w] : mine[w + 2], 2);
-        if (high) {
-          mine[w] = got;
-        } else {
-          mine[w + 2] = got;
-        }
-      }
-      const int column = side * COLUMNS + (j + lane % 4) * CHUNK, count = exists ? call.head_dim_v - column : 0;
-      if (launch.scores.out_aligned && count > 0) { /* then a whole chunk */
-        *(uint4 *)(out + column) = make_uint4(mine[0], mine[1], mine[2], mine[3]);
-      } else {
-#pragma unroll
-        for (int e = 0; e < CHUNK; e++) {
-          if (e < count) out[column + e] = (uint16_t)(mine[e / 2] >> (16 * (e % 2)));
-        }
-      }
-    }
-  }
-}
-
 /* Values apart from the keys. */
 EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   /* What follows from the thread's number is worked out anew at each use: the products need every register. */
@@ -855,8 +635,8 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 
   /* The next unit is there; it has gone to the products. RELEASE_LAG units are given and not released, but at the
    * beginning of an item. */
-  const auto begin = [&]() {
-    mbarrier_wait(ring_full(ring), parity_of(ring));
+  const auto begin = [&](bool gathered) {
+    wait_full(ring_full(ring), parity_of(ring), gathered);
     return ring_unit(ring);
   };
   const auto release_oldest = [&]() {
@@ -871,10 +651,10 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       release_oldest();
     }
   };
-  const auto issue_scores = [&](bool first) {
+  const auto issue_scores = [&](bool first, bool gathered) {
 #pragma unroll
     for (int unit = 0; unit < K_UNITS; unit++) {
-      const uint64_t k = wgmma_descriptor(begin(), 0);
+      const uint64_t k = wgmma_descriptor(begin(gathered), 0);
       const uint64_t q = wgmma_descriptor(at.q, 0);
       wgmma_fence();
 #pragma unroll
@@ -888,8 +668,8 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     }
   };
   /* O += P V of a unit. */
-  const auto issue_own = [&](int unit, bool masked) {
-    const uint32_t at_v = begin();
+  const auto issue_own = [&](int unit, bool gathered, bool masked) {
+    const uint32_t at_v = begin(gathered);
     const bool found = masked && clear_special(at_v, side(), tid());
     wgmma_fence();
 #pragma unroll
@@ -901,8 +681,8 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     end(true);
     return found;
   };
-  const auto issue_other = [&](int unit, bool masked, uint32_t at_p) {
-    const uint32_t at_v = begin();
+  const auto issue_other = [&](int unit, bool gathered, bool masked, uint32_t at_p) {
+    const uint32_t at_v = begin(gathered);
     const bool found = masked && clear_special(at_v, side(), tid());
     wgmma_fence();
 #pragma unroll
@@ -931,7 +711,8 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     float others[2] = {0.0f, 0.0f}; /* the other consumer's sums */
 #pragma unroll
     for (int e = 0; e < COLUMNS / 2; e++) o[e] = 0.0f;
-    const int first = uniform(item_at(place)->first_pair), end_pair = uniform(item_at(place)->end_pair);
+    const int first = uniform(item_at(place)->first_step), end_pair = uniform(item_at(place)->end_step);
+    const int gather_end = uniform(item_at(place)->gather_end);
     const auto own_tile = [&](int pair) { return pair * EA_WIDE_PAIR + (int)side(); };
     const auto other_tile = [&](int pair) { return pair * EA_WIDE_PAIR + 1 - (int)side(); };
 
@@ -971,16 +752,16 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     const auto settle_special_values = [&](int pair, uint32_t found) {
       wgmma_settle(o, COLUMNS / 2);
       if (found == 0) return;
-      const int pair0 = pair * PAIR_KEYS, middle = pair0 + TILE_N;
+      const int pair0 = pair * STEP_KEYS, middle = pair0 + TILE_N;
       const uint32_t first_bit = 1 + side(), second_bit = 2 - side();
       add_special(o, call, launch, place, found & first_bit ? pair0 : middle,
-                  found & second_bit ? pair0 + PAIR_KEYS : middle, tid());
+                  found & second_bit ? pair0 + STEP_KEYS : middle, tid());
     };
 
     if (first < end_pair) {
       float factor[2], maxima[2];
       MARK(ISSUE_S, own_tile(first));
-      issue_scores(true);
+      issue_scores(true, first < gather_end);
       MARK(WAIT_S, own_tile(first));
       wgmma_wait_group(0);
       wgmma_settle(s, TILE_N / 2);
@@ -991,8 +772,9 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       end_softmax();
 #pragma unroll 1
       for (int pair = first; pair + 1 < end_pair; pair++) {
+        const bool gathered = pair < gather_end;
         MARK(ISSUE_S, own_tile(pair + 1));
-        issue_scores(false);
+        issue_scores(false, pair + 1 < gather_end);
         const bool own_masked = is_masked(item_at(place), own_tile(pair));
         const bool other_masked = is_masked(item_at(place), other_tile(pair));
         const uint32_t round = given;
@@ -1002,7 +784,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
         rescale(factor);
         wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
-        for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, own_masked) ? 1 : 0;
+        for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, gathered, own_masked) ? 1 : 0;
         wgmma_settle(s, TILE_N / 2);
         MARK(WAIT_P, other_tile(pair));
         mbarrier_wait(p_full(at, 1 - side()), round); /* before the maxima: so no round of them overtakes another */
@@ -1012,7 +794,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
           MARK(ISSUE_O, other_tile(pair));
 #pragma unroll
           for (int unit = h * V_UNITS / 2; unit < (h + 1) * V_UNITS / 2; unit++) {
-            found |= issue_other(unit, other_masked, p_at(at, 1 - side(), round)) ? 2 : 0;
+            found |= issue_other(unit, gathered, other_masked, p_at(at, 1 - side(), round)) ? 2 : 0;
           }
           if (h == 0) hear_maxima(maxima);
           exponentiate(pair + 1, h, maxima, factor);
@@ -1024,6 +806,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       }
       release(q_empty(at));
       const int pair = end_pair - 1;
+      const bool gathered = pair < gather_end;
       const bool own_masked = is_masked(item_at(place), own_tile(pair));
       const bool other_masked = is_masked(item_at(place), other_tile(pair));
       const uint32_t round = given;
@@ -1033,13 +816,13 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       rescale(factor);
       wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
-      for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, own_masked) ? 1 : 0;
+      for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, gathered, own_masked) ? 1 : 0;
       MARK(WAIT_P, other_tile(pair));
       mbarrier_wait(p_full(at, 1 - side()), round);
       MARK(ISSUE_O, other_tile(pair));
 #pragma unroll
       for (int unit = 0; unit < V_UNITS; unit++) {
-        found |= issue_other(unit, other_masked, p_at(at, 1 - side(), round)) ? 2 : 0;
+        found |= issue_other(unit, gathered, other_masked, p_at(at, 1 - side(), round)) ? 2 : 0;
       }
       MARK(WAIT_O, other_tile(pair));
       wgmma_wait_group(0);
@@ -1056,7 +839,10 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       release(q_empty(at));
     }
     MARK(FINISH, 0);
-    finish(o, &state, others, call, launch, item_at(place), tid());
+#pragma unroll
+    for (int h = 0; h < 2; h++) others[h] += state.row_sum[h]; /* the same in both consumers */
+    finish<COLUMNS>(o, state.row_max, others, call, launch, item_at(place), first_row(tid()), tid() % 32,
+                    (int)side() * COLUMNS);
   }
   MARKS_END(launch);
 }
@@ -1064,18 +850,19 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 /* Values in the keys. A tile of each consumer's is in shared memory, whose slices the next one's follow as they are
  * released; the consumers take turns with their tiles, one's loads behind the other's products. Consumer, its tile t:
  *
- *   P and reference of the other's tile before: rescale O; O += P(other) V(other), P from shared memory; its slices
- *   that are values of this consumer's columns, and the place of its P, are released
- *   S = Q K(t); mask; maximum, reference, exp2, sum; P in 16 bits, to the last slice's place for the other
+ *   issue S = Q K(t) for the first slices, which are there first
+ *   P and reference of the other's tile before: rescale O; issue O += P(other) V(other), P from shared memory
+ *   issue S for the other slices
+ *   the other tile's slices that are values of this consumer's columns, and the place of its P, are released
+ *   S done: mask; maximum, reference, exp2, sum; P in 16 bits, to the last slice's place for the other
  *   O += P V(t), P from registers; the slices that are values of this consumer's columns are released
  *
- * The second consumer's tile before that is the first one's tile of the same pair, so references follow the tiles'
- * order. */
+ * so that one's softmax runs beside the other's first scores. The second consumer's tile before is the first one's
+ * tile of the same pair, so references follow the tiles' order. */
 EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   const int tid_once = read_tid();
   const auto tid = [&]() { return read_anew(tid_once); };
-  const uint32_t side =
-      (uint32_t)__shfl_sync(0xffffffffu, tid_once / 128 - 1, 0); /* the compiler sees one for a warp */
+  const uint32_t side = uniform((uint32_t)tid_once / 128 - 1);
   const bool special = launch.scores.transformed || launch.scores.k_scale != 1.0f;
   const uint32_t own = ring_at(at, side, SLICES), other = ring_at(at, 1 - side, SLICES);
   float o[COLUMNS / 2], s[TILE_N / 2];
@@ -1085,13 +872,19 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
 
   const auto full = [&](uint32_t of, int slot) { return slots_at(at, of) + (uint32_t)slot * 16; };
   const auto empty = [&](uint32_t of, int slot) { return full(of, slot) + 8; };
-  const auto issue_scores = [&]() {
+  /* Of a gathered tile all slices of a part are waited for before the first product: one fence is enough. */
+  const auto issue_scores = [&](int from, int to, bool gathered) {
+    if (gathered) {
 #pragma unroll
-    for (int unit = 0; unit < K_UNITS; unit++) {
+      for (int unit = from; unit < to; unit++) mbarrier_wait(full(side, unit), own_parity);
+      fence_proxy_async_shared();
+    }
+#pragma unroll
+    for (int unit = from; unit < to; unit++) {
       /* The slices' order differs between the consumers, by addresses alone. */
       const uint32_t slice = unit < 2 * V_SLICES ? ((uint32_t)unit + side * V_SLICES) % (2 * V_SLICES) : (uint32_t)unit;
       mbarrier_wait(full(side, unit), own_parity);
-      if (unit == 0) wgmma_fence();
+      if (unit == from) wgmma_fence();
       const uint64_t k = wgmma_descriptor(own + (uint32_t)unit * UNIT_BYTES, 0);
       const uint64_t q = wgmma_descriptor((uint32_t)read_anew((int)at.q) + slice * SLICE_BYTES, 0);
 #pragma unroll
@@ -1102,11 +895,12 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
     }
     wgmma_commit_group();
   };
-  /* O += P V of a tile whose slices for this consumer's columns begin at slot `first` of a ring; releases them. */
-  const auto output = [&](auto product, uint32_t of, uint32_t units, int first, bool masked) {
+  /* O += P V of a tile whose slices for this consumer's columns begin at slot `first` of a ring, of which it releases
+   * all but the last product's. */
+  const auto issue_output = [&](auto product, uint32_t of, uint32_t units, int first, bool masked) {
     bool found = false;
 #pragma unroll
-    for (int group = 0; group < COLUMNS / LATENT_N; group++) {
+    for (int group = 0; group < OUTPUT_GROUPS; group++) {
       const uint32_t v = units + (uint32_t)(first + group * LATENT_SLICES) * UNIT_BYTES;
       if (masked) {
 #pragma unroll 1
@@ -1125,11 +919,12 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
         for (int n = 0; n < LATENT_SLICES; n++) release(empty(of, first + (group - 1) * LATENT_SLICES + n));
       }
     }
-    wgmma_wait_group(0);
+    return found;
+  };
+  const auto end_output = [&](uint32_t of, int first) {
     wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
     for (int n = 0; n < LATENT_SLICES; n++) release(empty(of, first + V_SLICES - LATENT_SLICES + n));
-    return found;
   };
   const auto own_product = [&](float *d, int step, uint64_t v) {
     EA_PRODUCT(LATENT_N, rs, EA_TYPE)(d, p + step * 4, v, 1);
@@ -1150,75 +945,106 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
   for (uint32_t place = items_at(at), q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
     MARK(WAIT_Q, 0);
     mbarrier_wait(q_full(at), q_parity);
-    if (item_at(place)->rows == 0) break;
+    if (uniform(item_at(place)->rows) == 0) break;
     MARK(BEGIN, 0);
     ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
     float others[2] = {0.0f, 0.0f}; /* the other consumer's sums */
 #pragma unroll
     for (int e = 0; e < COLUMNS / 2; e++) o[e] = 0.0f;
-    const int first = item_at(place)->first_pair, end_pair = item_at(place)->end_pair;
-    if (first >= end_pair) release(q_empty(at));
-    const int rounds = first < end_pair ? end_pair + 1 - (int)side : first; /* the first consumer comes once more */
-#pragma unroll 1
-    for (int pair = first; pair < rounds; pair++) {
-      if (side == 1 || pair > first) {
-        const int tile = pair * EA_WIDE_PAIR - 1 + (int)side;
-        float reference[2], factor[2];
-        MARK(WAIT_V, tile);
+    const int first = uniform(item_at(place)->first_step), end_pair = uniform(item_at(place)->end_step);
+    const int gather_end = uniform(item_at(place)->gather_end);
+
+    /* The other's tile, which is complete but for the release of its last values. Whether its values had some to be
+     * added by hand. */
+    const auto take_other = [&](int tile) {
+      float reference[2], factor[2];
+      MARK(WAIT_V, tile);
 #pragma unroll
-        for (int n = 0; n < V_SLICES; n++) mbarrier_wait(full(1 - side, V_SLICES + n), other_parity);
-        MARK(WAIT_P, tile);
-        mbarrier_wait(p_full(at, 1 - side), other_parity);
-        MARK(ISSUE_O, tile);
-        get_rows(at, 1 - side, other_parity, tid(), reference);
+      for (int n = 0; n < V_SLICES; n++) mbarrier_wait(full(1 - side, V_SLICES + n), other_parity);
+      MARK(WAIT_P, tile);
+      wait_full(p_full(at, 1 - side), other_parity, tile / EA_WIDE_PAIR < gather_end);
+      MARK(ISSUE_O, tile);
+      get_rows(at, 1 - side, other_parity, tid(), reference);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-          const float scale = launch.scores.scale_log2;
-          const bool grown = reference[h] > state.row_max[h];
-          factor[h] = grown ? ex2_approx(state.row_max[h] * scale - reference[h] * scale) : 1.0f;
-          state.row_max[h] = reference[h];
-          state.row_sum[h] *= factor[h];
-        }
-        rescale(factor);
-        const bool found = output(other_product, 1 - side, other, V_SLICES, is_masked(item_at(place), tile));
-        release(empty(1 - side, P_SLOT));
-        if (found) add_special(o, call, launch, place, tile * TILE_N, (tile + 1) * TILE_N, tid());
-        other_parity ^= 1;
+      for (int h = 0; h < 2; h++) {
+        const float scale = launch.scores.scale_log2;
+        const bool grown = reference[h] > state.row_max[h];
+        factor[h] = grown ? ex2_approx(state.row_max[h] * scale - reference[h] * scale) : 1.0f;
+        state.row_max[h] = reference[h];
+        state.row_sum[h] *= factor[h];
       }
-      if (pair < end_pair) {
-        const int tile = pair * EA_WIDE_PAIR + (int)side;
-        float maxima[2], factor[2];
-        MARK(ISSUE_S, tile);
-        issue_scores();
-        MARK(WAIT_S, tile);
-        wgmma_wait_group(0);
-        wgmma_settle(s, TILE_N / 2);
-        MARK(SOFTMAX, tile);
-        if (pair + 1 == end_pair) release(q_empty(at));
-        const int key0 = tile * TILE_N + tid() % 4 * 2;
-        if (special) transform(s, call, launch, item_at(place), key0, first_row(tid()));
-        const bool masked = is_masked(item_at(place), tile);
-        if (masked) apply_mask(s, call, item_at(place), key0, first_row(tid()));
-        find_maxima(s, maxima);
+      rescale(factor);
+      return issue_output(other_product, 1 - side, other, V_SLICES, is_masked(item_at(place), tile));
+    };
+    const auto release_other = [&](int tile, bool found) {
+      end_output(1 - side, V_SLICES);
+      release(empty(1 - side, P_SLOT));
+      if (found) add_special(o, call, launch, place, tile * TILE_N, (tile + 1) * TILE_N, tid());
+      other_parity ^= 1;
+    };
+    /* The own tile, from its scores on. */
+    const auto end_own = [&](int pair) {
+      const int tile = pair * EA_WIDE_PAIR + (int)side;
+      float maxima[2], factor[2];
+      wgmma_settle(s, TILE_N / 2);
+      MARK(SOFTMAX, tile);
+      if (pair + 1 == end_pair) release(q_empty(at));
+      const int key0 = tile * TILE_N + tid() % 4 * 2;
+      if (special) transform(s, call, launch, item_at(place), key0, first_row(tid()));
+      const bool masked = is_masked(item_at(place), tile);
+      if (masked) apply_mask(s, call, item_at(place), key0, first_row(tid()));
+      find_maxima(s, maxima);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-          if (launch.scores.v_scale != 1.0f) {
-            exponentials<true>(s, h, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
-          } else {
-            exponentials<false>(s, h, &state, maxima, factor, launch, 0);
-          }
+      for (int h = 0; h < 2; h++) {
+        if (launch.scores.v_scale != 1.0f) {
+          exponentials<true>(s, h, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
+        } else {
+          exponentials<false>(s, h, &state, maxima, factor, launch, 0);
         }
-        round_probabilities(p, s);
-        put_rows(at, side, own_parity, tid(), state.row_max);
-        give_probabilities(at, side, own + P_SLOT * UNIT_BYTES, tid(), p);
-        MARK(ISSUE_O, tile);
-        rescale(factor);
-        const bool found = output(own_product, side, own, 0, masked);
-        if (found) add_special(o, call, launch, place, tile * TILE_N, (tile + 1) * TILE_N, tid());
-        own_parity ^= 1;
       }
-    }
+      round_probabilities(p, s);
+      put_rows(at, side, own_parity, tid(), state.row_max);
+      give_probabilities(at, side, own + P_SLOT * UNIT_BYTES, tid(), p);
+      MARK(ISSUE_O, tile);
+      rescale(factor);
+      const bool found = issue_output(own_product, side, own, 0, masked);
+      MARK(WAIT_O, tile);
+      wgmma_wait_group(0);
+      end_output(side, 0);
+      if (found) add_special(o, call, launch, place, tile * TILE_N, (tile + 1) * TILE_N, tid());
+      own_parity ^= 1;
+    };
+
     if (first < end_pair) {
+      if (side == 0) { /* there is no tile before */
+        MARK(ISSUE_S, first * EA_WIDE_PAIR);
+        issue_scores(0, K_UNITS, first < gather_end);
+        MARK(WAIT_S, first * EA_WIDE_PAIR);
+        wgmma_wait_group(0);
+        end_own(first);
+      }
+#pragma unroll 1
+      for (int pair = first + 1 - (int)side; pair < end_pair; pair++) {
+        const int before = pair * EA_WIDE_PAIR - 1 + (int)side;
+        MARK(ISSUE_S, before + 1);
+        issue_scores(0, EARLY_UNITS, pair < gather_end);
+        const bool found = take_other(before);
+        MARK(ISSUE_S, before + 1);
+        issue_scores(EARLY_UNITS, K_UNITS, pair < gather_end);
+        MARK(WAIT_O, before);
+        wgmma_wait_group(1);
+        release_other(before, found);
+        MARK(WAIT_S, before + 1);
+        wgmma_wait_group(0);
+        end_own(pair);
+      }
+      if (side == 0) { /* and one more of the other's */
+        const int before = end_pair * EA_WIDE_PAIR - 1;
+        const bool found = take_other(before);
+        MARK(WAIT_O, before);
+        wgmma_wait_group(0);
+        release_other(before, found);
+      }
 #pragma unroll
       for (int h = 0; h < 2; h++) state.row_sum[h] = quad_sum(state.row_sum[h]);
       put_rows(at, side, own_parity, tid(), state.row_sum); /* where no reference is that may still be wanted */
@@ -1227,9 +1053,14 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       get_rows(at, 1 - side, own_parity, tid(), others);
       told ^= 1;
       bar_sync(BARRIER_CONSUMERS, 256); /* both have heard before either tells again */
+    } else {
+      release(q_empty(at));
     }
     MARK(FINISH, 0);
-    finish(o, &state, others, call, launch, item_at(place), tid());
+#pragma unroll
+    for (int h = 0; h < 2; h++) others[h] += state.row_sum[h]; /* the same in both consumers */
+    finish<COLUMNS>(o, state.row_max, others, call, launch, item_at(place), first_row(tid()), tid() % 32,
+                    (int)side * COLUMNS);
   }
   MARKS_END(launch);
 }
@@ -1241,11 +1072,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   if (threadIdx.x == 0) {
     MARKS_OF_BLOCK(launch, 7); /* whose lanes 0 feed the first ring, lead, feed the second */
     if (launch.scores.q_aligned) tensor_map_prefetch(&launch.q);
-    if (launch.wide_boxes) {
+    if (launch.kv_boxes) {
       tensor_map_prefetch(&launch.k);
       tensor_map_prefetch(&launch.v);
     }
-    if (launch.wide_pool_boxes) {
+    if (launch.pool_boxes) {
       tensor_map_prefetch(&launch.k_pool);
       tensor_map_prefetch(&launch.v_pool);
     }

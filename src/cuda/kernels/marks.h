@@ -1,14 +1,8 @@
 /* Marks in the Hopper kernels: one line each, of which nothing is left in a build without EA_TRACE. What they
  * record, and for whom: timeline.h.
  *
- *   MARKS_OF_BLOCK(launch, warps)            thread 0, at the kernel's beginning; warps: bits of the producer's that
- * record PRODUCER_MARK(launch, kind, n)           in the producer; n: the tile, or 0 PRODUCER_MARK_OF(launch, what,
- * of_v, n)  what: SLOT or COPY, of V or of K ITEM_MARKS(launch, item, first, end)     the item that the producer has
- * found; first, end: the members that say where its walk begins and ends MARKS(launch, consumer)                  in a
- * consumer, before its first mark MARK(kind, n) MARKS_END(launch)                        behind its last item
- *
  * A consumer has its place in its track in a register, since it has no time to lose; the producer, which runs ahead and
- * has few registers but many functions, in shared memory, MARKS_OFFSET (the kernel says it) from the beginning. */
+ * has few registers but many functions, in shared memory: MARKS_OFFSET from its beginning, which the kernel defines. */
 #ifndef EA_CUDA_KERNELS_MARKS_H
 #define EA_CUDA_KERNELS_MARKS_H
 
@@ -71,18 +65,24 @@ EA_DEVICE void end_marks(const ea_hopper_launch &launch, uint32_t *place) {
 }
 
 #define MARKS_ADDRESS (smem_address(smem) + (uint32_t)(MARKS_OFFSET))
+/* Thread 0, at the kernel's beginning. warps: bits of the producer's warps that record. */
 #define MARKS_OF_BLOCK(launch, warps) begin_marks(launch, MARKS_ADDRESS, warps)
+/* In the producer, all lanes. n: the tile, or 0. */
 #define PRODUCER_MARK(launch, kind, n) put_producer_mark(launch, MARKS_ADDRESS, EA_MARK_##kind, n)
+/* what: SLOT or COPY, of V or of K. */
 #define PRODUCER_MARK_OF(launch, what, of_v, n)                                                                        \
   put_producer_mark(launch, MARKS_ADDRESS, (of_v) ? EA_MARK_##what##_V : EA_MARK_##what##_K, n)
-#define ITEM_MARKS(launch, item, first, end)                                                                           \
+/* The item that the producer has found. */
+#define ITEM_MARKS(launch, item)                                                                                       \
   do {                                                                                                                 \
     PRODUCER_MARK(launch, ITEM_TOKEN, (int)(item)->token0 + (item)->i0);                                               \
     PRODUCER_MARK(launch, ITEM_ROWS, (item)->rows);                                                                    \
     PRODUCER_MARK(launch, ITEM_HEAD, (item)->kv_head);                                                                 \
-    PRODUCER_MARK(launch, ITEM_FIRST, (item)->first);                                                                  \
-    PRODUCER_MARK(launch, ITEM_END, (item)->end);                                                                      \
+    PRODUCER_MARK(launch, ITEM_FIRST, (item)->first_step);                                                             \
+    PRODUCER_MARK(launch, ITEM_GATHER, (item)->gather_end);                                                            \
+    PRODUCER_MARK(launch, ITEM_END, (item)->end_step);                                                                 \
   } while (0)
+/* In a consumer, before its first mark; there; behind its last item. */
 #define MARKS(launch, consumer)                                                                                        \
   const ea_hopper_launch &marks_launch = launch;                                                                       \
   uint32_t marks_place = first_mark(marks_launch, EA_MARK_PRODUCERS + (uint32_t)(consumer), threadIdx.x % 128 == 0)
@@ -94,7 +94,7 @@ EA_DEVICE void end_marks(const ea_hopper_launch &launch, uint32_t *place) {
 #define MARKS_OF_BLOCK(launch, warps) ((void)0)
 #define PRODUCER_MARK(launch, kind, n) ((void)0)
 #define PRODUCER_MARK_OF(launch, what, of_v, n) ((void)0)
-#define ITEM_MARKS(launch, item, first, end) ((void)0)
+#define ITEM_MARKS(launch, item) ((void)0)
 #define MARKS(launch, consumer) ((void)0)
 #define MARK(kind, n) ((void)0)
 #define MARKS_END(launch) ((void)0)

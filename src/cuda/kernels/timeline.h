@@ -21,8 +21,7 @@
   X(COPY_K, "copy K", true)                                                                                            \
   X(SLOT_V, "wait V free", true)                                                                                       \
   X(COPY_V, "copy V", true)                                                                                            \
-  X(LAND, "wait copies", false) /* for its own gathered ones */                                                        \
-  X(WAIT_Q, "wait Q", false)    /* for an item and its queries */                                                      \
+  X(WAIT_Q, "wait Q", false) /* for an item and its queries */                                                         \
   X(BEGIN, "begin item", false)                                                                                        \
   X(WAIT_TURN, "wait turn", true) /* to issue */                                                                       \
   X(WAIT_K, "wait K", true)                                                                                            \
@@ -40,8 +39,9 @@
   X(ITEM_TOKEN, "token", false) /* the first query's row in q */                                                       \
   X(ITEM_ROWS, "rows", false)   /* queries x heads */                                                                  \
   X(ITEM_HEAD, "kv_head", false)                                                                                       \
-  X(ITEM_FIRST, "first_tile", false) /* hopper_wide.cu: pairs of tiles */                                              \
-  X(ITEM_END, "end_tile", false)
+  X(ITEM_FIRST, "first_step", false)  /* of its walk: tiles; hopper_wide.cu: pairs of tiles */                         \
+  X(ITEM_GATHER, "gather_end", false) /* steps before this one are gathered or come as runs of slots */                \
+  X(ITEM_END, "end_step", false)
 
 typedef enum ea_mark_kind {
 #define EA_MARK_ENUM(kind, name, of_tile) EA_MARK_##kind,
