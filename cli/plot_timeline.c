@@ -99,23 +99,33 @@ static int row_of(const picture *p, int tid) {
   return -1;
 }
 
-/* Where not asked for: from the middle of what there is. False: there is nothing. */
+/* Where not asked for: from the middle of what all rows have. False: there is nothing. */
 static bool choose_view(const ea_plot_view *view, picture *p) {
-  double first_us = 0, last_us = 0, begin_us, end_us;
-  bool found = false;
+  double first_us[EA_MARK_TRACKS], last_us[EA_MARK_TRACKS], begin_us, end_us;
+  bool found[EA_MARK_TRACKS] = {false};
   size_t i;
   json_t *event;
   json_array_foreach((json_t *)p->events, i, event) {
     ea_mark_kind kind;
     int tid;
     if (!read_phase(event, p, &kind, &tid, &begin_us, &end_us)) continue;
-    if (!found || begin_us < first_us) first_us = begin_us;
-    if (!found || end_us > last_us) last_us = end_us;
-    found = true;
+    const int r = row_of(p, tid);
+    if (r < 0) continue;
+    if (!found[r] || begin_us < first_us[r]) first_us[r] = begin_us;
+    if (!found[r] || end_us > last_us[r]) last_us[r] = end_us;
+    found[r] = true;
   }
-  const double middle_us = (first_us + last_us - p->length_us) / 2;
-  p->from_us = view->from_us >= 0 ? view->from_us : middle_us > first_us ? middle_us : first_us;
-  return found;
+  bool any = false;
+  double first = 0, last = 0;
+  for (int r = 0; r < p->num_rows; r++) {
+    if (!found[r]) continue;
+    if (!any || first_us[r] > first) first = first_us[r];
+    if (!any || last_us[r] < last) last = last_us[r];
+    any = true;
+  }
+  const double middle = (first + last - p->length_us) / 2;
+  p->from_us = view->from_us >= 0 ? view->from_us : middle > first ? middle : first;
+  return any;
 }
 
 static bool read_picture(const json_t *root, const ea_plot_view *view, picture *p) {
