@@ -101,7 +101,7 @@ static int row_of(const picture *p, int tid) {
 
 /* Where not asked for: from the middle of what all rows have. False: there is nothing. */
 static bool choose_view(const ea_plot_view *view, picture *p) {
-  double first_us[EA_MARK_TRACKS], last_us[EA_MARK_TRACKS], begin_us, end_us;
+  double first_us[EA_MARK_TRACKS] = {0}, last_us[EA_MARK_TRACKS] = {0}, begin_us, end_us;
   bool found[EA_MARK_TRACKS] = {false};
   size_t i;
   json_t *event;
