@@ -80,11 +80,13 @@
 #define BARRIER_TURN 1 /* and the CONSUMERS - 1 after it */
 #define BARRIER_PRODUCER 4
 #define BARRIER_CONSUMERS 5
+#define BARRIER_CONSUMER 6 /* of the first, and of those after it */
 
 static_assert(CONSUMERS * 128 * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
               "setmaxnreg deals out what the block began with, and waits for ever for more");
 static_assert(DIM % 16 == 0 && DIM_V % 16 == 0 && TILE_N % 16 == 0, "the products' steps");
 static_assert(TILE_N <= 128, "the bits of a custom mask are 32");
+static_assert(V_BYTES % 4096 == 0, "a warpgroup looks through it with two loads a thread at a time");
 static_assert(SLICE_BYTES % 1024 == 0, "slices keep the swizzle's alignment");
 
 EA_DEVICE ea_hopper_shape shape_constants(void) {
@@ -473,13 +475,17 @@ EA_DEVICE bool probabilities(uint32_t p[TILE_N / 4], const float s[TILE_N / 2], 
 EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, const ea_item *item, int tile, uint32_t v,
                                      int tid) {
   const int thread = tid - 128, row = first_row(tid), lane = tid % 32;
-  uint32_t greatest = 0; /* of the magnitudes, as integers, of each half of a word */
+  /* Each warpgroup looks for itself, and all see the same: to wait for each other would end their taking turns. */
+  uint32_t zeros[2] = {0, 0};
 #pragma unroll 4
-  for (int index = thread; index < V_BYTES / 16; index += CONSUMERS * 128) {
-    greatest = greatest_magnitudes(greatest, ld_shared_v4(v + (uint32_t)index * 16));
+  for (int index = tid % 128; index < V_BYTES / 16; index += 256) {
+    zeros[0] = add_zero_times(zeros[0], ld_shared_v4(v + (uint32_t)index * 16));
+    zeros[1] = add_zero_times(zeros[1], ld_shared_v4(v + (uint32_t)index * 16 + 2048));
   }
-  const bool found = is_special(greatest) || is_special(greatest >> 16);
-  if (!bar_red_or(BARRIER_CONSUMERS, CONSUMERS * 128, found)) return;
+  const bool found =
+      is_special(zeros[0]) || is_special(zeros[0] >> 16) || is_special(zeros[1]) || is_special(zeros[1] >> 16);
+  if (!bar_red_or(BARRIER_CONSUMER + thread / 128, 128, found)) return;
+  bar_sync(BARRIER_CONSUMERS, CONSUMERS * 128); /* all have looked */
 #pragma unroll 1
   for (int n = 0; n < TILE_N; n++) {
     const int key = tile * TILE_N + n;
@@ -729,6 +735,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */
     none->q_parity = 1;
   }
+  clear_spare_rows(call, launch, at);
   __syncthreads();
   if (threadIdx.x < 128) {
     setmaxnreg_dec(PRODUCER_REGISTERS);

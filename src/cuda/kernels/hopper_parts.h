@@ -130,6 +130,19 @@ EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) 
   }
 }
 
+/* Rows that no query ever fills become zeros: what is in shared memory at first, a NaN perhaps, would keep the softmax
+ * busy. All threads come here, before the block begins. */
+EA_DEVICE void clear_spare_rows(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
+  const int filled = launch.block_tokens * call.group, chunks = (TILE_M - filled) * 8; /* of a slice */
+#pragma unroll 1
+  for (int index = (int)threadIdx.x; index < chunks * SLICES; index += THREADS) {
+    const int slice = index / chunks, chunk = index % chunks;
+    st_shared_v4(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES + filled * 128 + chunk * 16),
+                 make_uint4(0, 0, 0, 0));
+  }
+  fence_proxy_async_shared();
+}
+
 /* Q of an item, when the one before it is no longer needed: by TMA for one whole warp, else for all threads. Its
  * barrier counts 128 arrivals either way. */
 EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid) {

@@ -1096,6 +1096,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */
     none->q_parity = 1;
   }
+  clear_spare_rows(call, launch, at);
   __syncthreads();
   if (threadIdx.x < 128) {
     setmaxnreg_dec(PRODUCER_REGISTERS);

@@ -15,10 +15,12 @@
 #ifdef EA_TYPE_BF16
 #define EA_TYPE bf16
 #define cvt_x2 cvt_bf16x2
+#define fma_x2 fma_bf16x2
 #define EXPONENT_BITS 0x7f80u /* all ones: Inf or NaN */
 #else
 #define EA_TYPE f16
 #define cvt_x2 cvt_f16x2
+#define fma_x2 fma_f16x2
 #define EXPONENT_BITS 0x7c00u
 #endif
 
@@ -178,13 +180,12 @@ EA_DEVICE bool any_special(uint4 x) {
   }
   return found;
 }
-/* The greater of `so_far` and eight elements' magnitudes, as integers, apart for the halves of words: special where one
- * of them is. */
-EA_DEVICE uint32_t greatest_magnitudes(uint32_t so_far, uint4 x) {
-  const uint32_t words[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-  for (int w = 0; w < 4; w++) so_far = __vmaxu2(so_far, words[w] & 0x7fff7fffu);
-  return so_far;
+/* Adds 0 times each of eight elements to the halves of `zeros`: they are special from then on where one of them is. */
+EA_DEVICE uint32_t add_zero_times(uint32_t zeros, uint4 x) {
+  zeros = fma_x2(x.x, 0, zeros);
+  zeros = fma_x2(x.y, 0, zeros);
+  zeros = fma_x2(x.z, 0, zeros);
+  return fma_x2(x.w, 0, zeros);
 }
 /* Zeros in their place. */
 EA_DEVICE uint4 without_special(uint4 x) {
