@@ -304,6 +304,86 @@ EA_DEVICE void transform(float s[TILE_N / 2], const ea_call &call, const ea_hopp
   }
 }
 
+/* ---- softmax ---------------------------------------------------------------------------------- */
+
+/* Of a thread's two rows. */
+typedef struct ea_softmax {
+  float reference[2]; /* of the exponentials: a score that the row has seen, near its maximum; -Inf: none yet */
+  float row_sum[2];   /* of this thread's columns */
+} ea_softmax;
+
+/* P = 2^(score * scale - shift), in 16 bits, and its sums over this thread's columns of each row. V_SCALE: times
+ * v_scale for the first `cached` keys from this thread's first. */
+template <bool V_SCALE>
+EA_DEVICE void exponentials(uint32_t p[TILE_N / 4], const float s[TILE_N / 2], const float shift[2], float sum[2],
+                            const ea_hopper_launch &launch, int cached) {
+  const float scale = launch.scores.scale_log2;
+  float sums[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}}; /* two chains a row: an addition waits for the one before */
+#pragma unroll
+  for (int w = 0; w < TILE_N / 4; w++) {
+    const int h = w % 2;
+    float p0 = ex2_approx(fmaf(s[w * 2], scale, -shift[h]));
+    float p1 = ex2_approx(fmaf(s[w * 2 + 1], scale, -shift[h]));
+    sums[h][0] += p0;
+    sums[h][1] += p1;
+    if (V_SCALE) {
+      if (w / 2 * 8 < cached) p0 *= launch.scores.v_scale;
+      if (w / 2 * 8 + 1 < cached) p1 *= launch.scores.v_scale;
+    }
+    p[w] = cvt_x2(p0, p1);
+  }
+  sum[0] = sums[0][0] + sums[0][1];
+  sum[1] = sums[1][0] + sums[1][1];
+}
+
+/* References for which the exponentials of a tile are in range: a row moves its own to its maximum so far if it
+ * `must` (a function of the row alone, or the result would depend on its neighbours). factor: what follows for
+ * the output so far. */
+EA_DEVICE void move_references(const float s[TILE_N / 2], ea_softmax *state, const bool must[2], float shift[2],
+                               float factor[2], const ea_hopper_launch &launch) {
+  const float scale = launch.scores.scale_log2;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    float m[2] = {s[h * 2], s[h * 2 + 1]};
+#pragma unroll
+    for (int e = 4; e < TILE_N / 2; e += 4) {
+      m[0] = fmaxf(m[0], s[e + h * 2]);
+      m[1] = fmaxf(m[1], s[e + h * 2 + 1]);
+    }
+    const float row_max = fmaxf(quad_max(fmaxf(m[0], m[1])), state->reference[h]);
+    const float reference = must[h] ? row_max : state->reference[h];
+    shift[h] = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
+    factor[h] = reference == state->reference[h] ? 1.0f : ex2_approx(state->reference[h] * scale - shift[h]);
+    state->reference[h] = reference;
+    state->row_sum[h] *= factor[h];
+  }
+}
+
+/* Scores become probabilities. There is no look for the tile's maximum first: the exponentials are taken with the
+ * reference there is, and only where they grow out of range, or nothing was seen before, once more with a better
+ * one. Any reference near the maximum gives the same quotient. Returns whether O so far has to be multiplied by
+ * `factor`. */
+EA_DEVICE bool probabilities(uint32_t p[TILE_N / 4], const float s[TILE_N / 2], ea_softmax *state, float factor[2],
+                             const ea_hopper_launch &launch) {
+  const float limit = launch.scores.sum_limit;
+  const float scale = launch.scores.scale_log2;
+  float shift[2] = {state->reference[0] * scale, state->reference[1] * scale}, sum[2];
+  exponentials<false>(p, s, shift, sum, launch, 0);
+  bool must[2] = {!(sum[0] <= limit), !(sum[1] <= limit)}; /* NaN too: -Inf of a key that is not seen, minus -Inf */
+  const bool moved = __any_sync(0xffffffffu, must[0] || must[1]);
+  if (__builtin_expect(moved, 0)) {
+    must[0] = quad_any(must[0]);
+    must[1] = quad_any(must[1]);
+    move_references(s, state, must, shift, factor, launch);
+    exponentials<false>(p, s, shift, sum, launch, 0);
+  }
+  state->row_sum[0] += sum[0];
+  state->row_sum[1] += sum[1];
+  return moved;
+}
+
+/* ---- the way out ------------------------------------------------------------------------------ */
+
 /* Of the rows of a thread: a row of the block and the eighth after it. sum: of the row's exponentials with `reference`;
  * o: WIDTH columns from first_column on. Denominator, sink, lse, and the rows' way out. */
 template <int WIDTH>

@@ -469,11 +469,6 @@ EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_call &call, const ea_ite
   }
 }
 
-/* Running reference of a thread's two rows, and their sums over this thread's columns. */
-typedef struct ea_softmax {
-  float row_max[2], row_sum[2];
-} ea_softmax;
-
 /* Two numbers of a thread's rows for the other consumer, and what that has for them. */
 EA_DEVICE void put_rows(ea_places at, uint32_t side, uint32_t round, int tid, const float x[2]) {
   if (tid % 4 != 0) return;
@@ -512,14 +507,14 @@ EA_DEVICE void find_maxima(const float s[TILE_N / 2], float maxima[2]) {
  * reference of the exponentials follows a row's maximum (over both tiles) only when that has grown by 2^slack:
  * any reference near it gives the same quotient. cached: keys from this thread's first that are of the prefix. */
 template <bool WITH_V_SCALE>
-EA_DEVICE void exponentials(float s[TILE_N / 2], int h, ea_softmax *state, const float maxima[2], float factor[2],
-                            const ea_hopper_launch &launch, int cached) {
+EA_DEVICE void row_exponentials(float s[TILE_N / 2], int h, ea_softmax *state, const float maxima[2], float factor[2],
+                                const ea_hopper_launch &launch, int cached) {
   const float scale = launch.scores.scale_log2;
-  const bool grown = (maxima[h] - state->row_max[h]) * scale > launch.scores.rescale_slack_log2;
-  const float reference = grown ? maxima[h] : state->row_max[h];
+  const bool grown = (maxima[h] - state->reference[h]) * scale > launch.scores.rescale_slack_log2;
+  const float reference = grown ? maxima[h] : state->reference[h];
   const float shift = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
-  factor[h] = grown ? ex2_approx(state->row_max[h] * scale - shift) : 1.0f;
-  state->row_max[h] = reference;
+  factor[h] = grown ? ex2_approx(state->reference[h] * scale - shift) : 1.0f;
+  state->reference[h] = reference;
   float sum[2] = {0.0f, 0.0f}; /* two chains: an addition waits for the one before */
 #pragma unroll
   for (int e = h * 2; e < TILE_N / 2; e += 4) {
@@ -619,6 +614,14 @@ EA_DEVICE void add_special(float o[COLUMNS / 2], const ea_call &call, const ea_h
   }
 }
 
+EA_DEVICE void rescale(float o[COLUMNS / 2], const float factor[2]) {
+#pragma unroll
+  for (int e = 0; e < COLUMNS / 2; e++) o[e] *= factor[e / 2 % 2];
+}
+EA_DEVICE void rescale_where_grown(float o[COLUMNS / 2], const float factor[2]) {
+  if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) rescale(o, factor);
+}
+
 /* Values apart from the keys. */
 EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   /* What follows from the thread's number is worked out anew at each use: the products need every register. */
@@ -694,12 +697,6 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     end(true);
     return found;
   };
-  const auto rescale = [&](const float factor[2]) {
-    if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) {
-#pragma unroll
-      for (int e = 0; e < COLUMNS / 2; e++) o[e] *= factor[e / 2 % 2];
-    }
-  };
 
 #pragma unroll 1
   for (uint32_t place = items_at(at), q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
@@ -738,9 +735,9 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       MARK(SOFTMAX, own_tile(pair));
       if (launch.scores.v_scale != 1.0f) {
         const int key0 = own_tile(pair) * TILE_N + tid() % 4 * 2;
-        exponentials<true>(s, h, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
+        row_exponentials<true>(s, h, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
       } else {
-        exponentials<false>(s, h, &state, maxima, factor, launch, 0);
+        row_exponentials<false>(s, h, &state, maxima, factor, launch, 0);
       }
       wgmma_settle(s, TILE_N / 2); /* now, not later */
     };
@@ -781,7 +778,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
         given ^= 1;
         uint32_t found = 0;
         MARK(ISSUE_O, own_tile(pair));
-        rescale(factor);
+        rescale_where_grown(o, factor);
         wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
         for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, gathered, own_masked) ? 1 : 0;
@@ -813,7 +810,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       given ^= 1;
       uint32_t found = 0;
       MARK(ISSUE_O, own_tile(pair));
-      rescale(factor);
+      rescale_where_grown(o, factor);
       wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
       for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, gathered, own_masked) ? 1 : 0;
@@ -841,7 +838,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     MARK(FINISH, 0);
 #pragma unroll
     for (int h = 0; h < 2; h++) others[h] += state.row_sum[h]; /* the same in both consumers */
-    finish<COLUMNS>(o, state.row_max, others, call, launch, item_at(place), first_row(tid()), tid() % 32,
+    finish<COLUMNS>(o, state.reference, others, call, launch, item_at(place), first_row(tid()), tid() % 32,
                     (int)side() * COLUMNS);
   }
   MARKS_END(launch);
@@ -854,7 +851,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
  *   P and reference of the other's tile before: rescale O; issue O += P(other) V(other), P from shared memory
  *   issue S for the other slices
  *   the other tile's slices that are values of this consumer's columns, and the place of its P, are released
- *   S done: mask; maximum, reference, exp2, sum; P in 16 bits, to the last slice's place for the other
+ *   S done: mask; exp2 with the reference there is, sum; P in 16 bits, to the last slice's place for the other
  *   O += P V(t), P from registers; the slices that are values of this consumer's columns are released
  *
  * so that one's softmax runs beside the other's first scores. The second consumer's tile before is the first one's
@@ -933,13 +930,6 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
     EA_PRODUCT(LATENT_N, st, EA_TYPE)
     (d, wgmma_advance(wgmma_descriptor(other + P_SLOT * UNIT_BYTES, 0), (uint32_t)step * 32), v, 1);
   };
-  const auto rescale = [&](const float factor[2]) {
-    if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) {
-#pragma unroll
-      for (int e = 0; e < COLUMNS / 2; e++) o[e] *= factor[e / 2 % 2];
-    }
-    wgmma_settle(o, COLUMNS / 2);
-  };
 
 #pragma unroll 1
   for (uint32_t place = items_at(at), q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
@@ -968,12 +958,13 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         const float scale = launch.scores.scale_log2;
-        const bool grown = reference[h] > state.row_max[h];
-        factor[h] = grown ? ex2_approx(state.row_max[h] * scale - reference[h] * scale) : 1.0f;
-        state.row_max[h] = reference[h];
+        const bool grown = reference[h] > state.reference[h];
+        factor[h] = grown ? ex2_approx(state.reference[h] * scale - reference[h] * scale) : 1.0f;
+        state.reference[h] = reference[h];
         state.row_sum[h] *= factor[h];
       }
-      rescale(factor);
+      rescale_where_grown(o, factor);
+      wgmma_settle(o, COLUMNS / 2);
       return issue_output(other_product, 1 - side, other, V_SLICES, is_masked(item_at(place), tile));
     };
     const auto release_other = [&](int tile, bool found) {
@@ -983,9 +974,10 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       other_parity ^= 1;
     };
     /* The own tile, from its scores on. */
-    const auto end_own = [&](int pair) {
+    const auto end_own = [&](int pair, bool is_first) {
       const int tile = pair * EA_WIDE_PAIR + (int)side;
-      float maxima[2], factor[2];
+      float factor[2];
+      bool moved; /* O is to be multiplied by factor */
       wgmma_settle(s, TILE_N / 2);
       MARK(SOFTMAX, tile);
       if (pair + 1 == end_pair) release(q_empty(at));
@@ -993,20 +985,27 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       if (special) transform(s, call, launch, item_at(place), key0, first_row(tid()));
       const bool masked = is_masked(item_at(place), tile);
       if (masked) apply_mask(s, call, item_at(place), key0, first_row(tid()));
-      find_maxima(s, maxima);
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        if (launch.scores.v_scale != 1.0f) {
-          exponentials<true>(s, h, &state, maxima, factor, launch, item_at(place)->view.prefix - key0);
+      const bool v_scaled = launch.scores.v_scale != 1.0f;
+      if (v_scaled || is_first) {
+        const bool must[2] = {true, true};
+        float shift[2], sum[2];
+        move_references(s, &state, must, shift, factor, launch);
+        if (v_scaled) {
+          exponentials<true>(p, s, shift, sum, launch, item_at(place)->view.prefix - key0);
         } else {
-          exponentials<false>(s, h, &state, maxima, factor, launch, 0);
+          exponentials<false>(p, s, shift, sum, launch, 0);
         }
+        state.row_sum[0] += sum[0];
+        state.row_sum[1] += sum[1];
+        moved = !is_first;
+      } else {
+        moved = probabilities(p, s, &state, factor, launch);
       }
-      round_probabilities(p, s);
-      put_rows(at, side, own_parity, tid(), state.row_max);
+      put_rows(at, side, own_parity, tid(), state.reference);
       give_probabilities(at, side, own + P_SLOT * UNIT_BYTES, tid(), p);
       MARK(ISSUE_O, tile);
-      rescale(factor);
+      if (moved) rescale(o, factor);
+      wgmma_settle(o, COLUMNS / 2);
       const bool found = issue_output(own_product, side, own, 0, masked);
       MARK(WAIT_O, tile);
       wgmma_wait_group(0);
@@ -1021,7 +1020,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
         issue_scores(0, K_UNITS, first < gather_end);
         MARK(WAIT_S, first * EA_WIDE_PAIR);
         wgmma_wait_group(0);
-        end_own(first);
+        end_own(first, true);
       }
 #pragma unroll 1
       for (int pair = first + 1 - (int)side; pair < end_pair; pair++) {
@@ -1036,7 +1035,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
         release_other(before, found);
         MARK(WAIT_S, before + 1);
         wgmma_wait_group(0);
-        end_own(pair);
+        end_own(pair, false);
       }
       if (side == 0) { /* and one more of the other's */
         const int before = end_pair * EA_WIDE_PAIR - 1;
@@ -1059,7 +1058,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
     MARK(FINISH, 0);
 #pragma unroll
     for (int h = 0; h < 2; h++) others[h] += state.row_sum[h]; /* the same in both consumers */
-    finish<COLUMNS>(o, state.row_max, others, call, launch, item_at(place), first_row(tid()), tid() % 32,
+    finish<COLUMNS>(o, state.reference, others, call, launch, item_at(place), first_row(tid()), tid() % 32,
                     (int)side * COLUMNS);
   }
   MARKS_END(launch);
