@@ -69,7 +69,7 @@
 #endif
 /* Latent: slices whose scores are asked for before the other consumer's values are used. */
 #ifndef EARLY_UNITS
-#define EARLY_UNITS V_SLICES
+#define EARLY_UNITS 6
 #endif
 /* Columns of a product P V where values are in the keys: 64, 128 or 256. */
 #ifndef LATENT_N
