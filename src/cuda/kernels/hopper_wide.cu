@@ -99,6 +99,8 @@
 #define BARRIER_CONSUMERS 2
 #define BARRIER_CONSUMER 3 /* of the first, and of the second after it */
 #define BARRIER_FEEDERS 5  /* likewise */
+#define BARRIER_MAXIMA 7   /* the first consumer has told the rows' maxima (or sums); and the second */
+#define BARRIER_P 9        /* its probabilities are in shared memory; likewise */
 
 static_assert(DIM_V == 2 * COLUMNS && SLICES % UNIT_SLICES == 0, "what units are cut for");
 static_assert(!LATENT || UNIT_SLICES == 1, "a slice a unit");
@@ -130,16 +132,9 @@ EA_DEVICE uint32_t p_at(ea_places at, uint32_t side, uint32_t round) {
 EA_DEVICE uint32_t ring_at(ea_places at, uint32_t side, uint32_t slots) {
   return at.q + (uint32_t)ea_wide_smem_layout(shape_constants(), 0).ring + side * slots * UNIT_BYTES;
 }
-/* The maxima of consumer `side` are there. */
-EA_DEVICE uint32_t maxima_full(ea_places at, uint32_t side) {
-  return barriers_at(at) + 16 + side * 8;
-}
-EA_DEVICE uint32_t p_full(ea_places at, uint32_t side) {
-  return barriers_at(at) + 32 + side * 8;
-}
 /* A slot's full barrier; its empty one is 8 further. */
 EA_DEVICE uint32_t slots_at(ea_places at, uint32_t side) {
-  return barriers_at(at) + 48 + side * (EA_WIDE_MAX_SLOTS * 16);
+  return barriers_at(at) + 16 + side * (EA_WIDE_MAX_SLOTS * 16);
 }
 #define MARKS_OFFSET ea_wide_smem_layout(shape_constants(), 0).marks
 #include "cuda/kernels/hopper_parts.h"
@@ -483,10 +478,10 @@ EA_DEVICE void get_rows(ea_places at, uint32_t side, uint32_t round, int tid, fl
 }
 EA_DEVICE void tell(ea_places at, uint32_t side, uint32_t round, int tid, const float x[2]) {
   put_rows(at, side, round, tid, x);
-  release(maxima_full(at, side));
+  bar_arrive(BARRIER_MAXIMA + (int)side, 256);
 }
 EA_DEVICE void hear(ea_places at, uint32_t side, uint32_t round, int tid, float x[2]) {
-  mbarrier_wait(maxima_full(at, side), round);
+  bar_sync(BARRIER_MAXIMA + (int)side, 256);
   get_rows(at, side, round, tid, x);
 }
 
@@ -546,7 +541,7 @@ EA_DEVICE void give_probabilities(ea_places at, uint32_t side, uint32_t buffer, 
     stmatrix_x4(to + (uint32_t)((step * 2 + tid % 32 / 16) ^ (row & 7)) * 16, p + step * 4);
   }
   fence_proxy_async_shared();
-  release(p_full(at, side));
+  bar_arrive(BARRIER_P + (int)side, 256);
 }
 
 /* ---- NaN and Inf in V must reach only the rows that see them (promise 2), and 0 * NaN is NaN. Where every row of
@@ -784,7 +779,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
         for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, gathered, own_masked) ? 1 : 0;
         wgmma_settle(s, TILE_N / 2);
         MARK(WAIT_P, other_tile(pair));
-        mbarrier_wait(p_full(at, 1 - side()), round); /* before the maxima: so no round of them overtakes another */
+        bar_sync(BARRIER_P + 1 - (int)side(), 256); /* before the maxima: so no round of them overtakes another */
         begin_softmax(pair + 1, maxima);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -815,7 +810,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 #pragma unroll
       for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, gathered, own_masked) ? 1 : 0;
       MARK(WAIT_P, other_tile(pair));
-      mbarrier_wait(p_full(at, 1 - side()), round);
+      bar_sync(BARRIER_P + 1 - (int)side(), 256);
       MARK(ISSUE_O, other_tile(pair));
 #pragma unroll
       for (int unit = 0; unit < V_UNITS; unit++) {
@@ -864,7 +859,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
   const uint32_t own = ring_at(at, side, SLICES), other = ring_at(at, 1 - side, SLICES);
   float o[COLUMNS / 2], s[TILE_N / 2];
   uint32_t p[TILE_N / 4];
-  uint32_t own_parity = 0, other_parity = 0, told = 0; /* of the tiles' rounds, of the sums' */
+  uint32_t own_parity = 0, other_parity = 0; /* of the tiles' rounds */
   MARKS(launch, side);
 
   const auto full = [&](uint32_t of, int slot) { return slots_at(at, of) + (uint32_t)slot * 16; };
@@ -952,7 +947,8 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
 #pragma unroll
       for (int n = 0; n < V_SLICES; n++) mbarrier_wait(full(1 - side, V_SLICES + n), other_parity);
       MARK(WAIT_P, tile);
-      wait_full(p_full(at, 1 - side), other_parity, tile / EA_WIDE_PAIR < gather_end);
+      bar_sync(BARRIER_P + 1 - (int)side, 256);
+      if (tile / EA_WIDE_PAIR < gather_end) fence_proxy_async_shared();
       MARK(ISSUE_O, tile);
       get_rows(at, 1 - side, other_parity, tid(), reference);
 #pragma unroll
@@ -1046,11 +1042,9 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       }
 #pragma unroll
       for (int h = 0; h < 2; h++) state.row_sum[h] = quad_sum(state.row_sum[h]);
-      put_rows(at, side, own_parity, tid(), state.row_sum); /* where no reference is that may still be wanted */
-      release(maxima_full(at, side));
-      mbarrier_wait(maxima_full(at, 1 - side), told);
-      get_rows(at, 1 - side, own_parity, tid(), others);
-      told ^= 1;
+      /* Where no reference is that may still be wanted. */
+      tell(at, side, own_parity, tid(), state.row_sum);
+      hear(at, 1 - side, own_parity, tid(), others);
       bar_sync(BARRIER_CONSUMERS, 256); /* both have heard before either tells again */
     } else {
       release(q_empty(at));
@@ -1082,8 +1076,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     mbarrier_init(q_full(at), 128);
     mbarrier_init(q_empty(at), 8);
     for (uint32_t side = 0; side < 2; side++) {
-      mbarrier_init(maxima_full(at, side), 4);
-      mbarrier_init(p_full(at, side), 4);
       ea_ring ring = ring_of(at, launch, side);
       for (uint32_t slot = 0; slot < ring.slots; slot++) {
         mbarrier_init(ring_full(ring), FEEDERS);
