@@ -59,11 +59,10 @@
 #define EA_PRODUCT_(n, kind, type) wgmma_n##n##_##kind##_##type
 #define EA_PRODUCT(n, kind, type) EA_PRODUCT_(n, kind, type)
 
-/* Units given to the products after the one that is released. */
-#ifndef RELEASE_LAG
-#define RELEASE_LAG 1
-#endif
-/* Whether rows of the prefix are asked for in L2 a pair before they are gathered. */
+#define RELEASE_LAG 1 /* units given to the products after the one that is released */
+
+/* Whether rows of the prefix are asked for in L2 a pair before they are gathered. This and the two numbers below can be
+ * given to the compiler, for measuring. */
 #ifndef PREFETCH_ROWS
 #define PREFETCH_ROWS 1
 #endif
