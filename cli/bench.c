@@ -385,21 +385,31 @@ static bool all_same_bits(const result *r) {
   return true;
 }
 
+static bool some_ran(const result *r) {
+  for (int i = 0; i < r->num_records; i++) {
+    if (!r->records[i].error[0]) return true;
+  }
+  return false;
+}
+
 /* Found out before the work, not after it. */
 static bool outputs_writable(const ea_bench_args *args) {
   return (!args->json_path || ea_output_writable(args->json_path)) &&
          (!args->plot_path || ea_output_writable(args->plot_path));
 }
 
-int ea_bench_deliver(const ea_bench_args *args, json_t *json) {
-  int code = EA_EXIT_OK;
-  if (args->json_path && !ea_json_write(json_incref(json), args->json_path)) code = EA_EXIT_FAILURE;
-  if (args->plot_path) {
+int ea_bench_deliver(const ea_bench_args *args, json_t *json, bool some_ran, int code) {
+  int delivered = EA_EXIT_OK;
+  if (args->json_path && !ea_json_write(json_incref(json), args->json_path)) delivered = EA_EXIT_FAILURE;
+  if (!some_ran && code == EA_EXIT_OK) {
+    ea_message("nothing could run: each row says why");
+    delivered = EA_EXIT_DEVICE;
+  } else if (some_ran && args->plot_path) {
     const int plotted = ea_plot_write(json, args->plot_path);
-    if (code == EA_EXIT_OK) code = plotted;
+    if (delivered == EA_EXIT_OK) delivered = plotted;
   }
   json_decref(json);
-  return code;
+  return code == EA_EXIT_OK ? delivered : code;
 }
 
 static bool allocate(result *r) {
@@ -428,8 +438,7 @@ static int run_suite(ea_context *context, const ea_bench_args *args, const ea_be
       allocate(&r) ? measure_suite(context, &r) : ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for the results");
   int code = status == EA_OK ? EA_EXIT_OK : ea_exit_failed(status);
   if (r.num_records > 0) { /* after a failure too: what was measured before it stands */
-    const int delivered = ea_bench_deliver(args, result_json(&r));
-    if (code == EA_EXIT_OK) code = delivered;
+    code = ea_bench_deliver(args, result_json(&r), some_ran(&r), code);
   }
   if (code == EA_EXIT_OK && !all_same_bits(&r)) {
     ea_message("depths that give different bits, marked above");

@@ -46,8 +46,10 @@ void ea_bench_print_device(const ea_device_info *device, const ea_bench_ceilings
 /* What every result begins with. */
 json_t *ea_bench_head_json(const ea_bench_args *args, const ea_device_info *device, const ea_bench_ceilings *ceilings);
 
-/* Writes what was asked for, the numbers first: a plot can be made of them later. Drops json; an exit code. */
-int ea_bench_deliver(const ea_bench_args *args, json_t *json);
+/* Writes what was asked for, the numbers first: a plot can be made of them later. Nothing is drawn, and the code is
+ * that of a device that cannot, where no row was measured. Drops json. The exit code: `code`, unless that is
+ * EA_EXIT_OK. */
+int ea_bench_deliver(const ea_bench_args *args, json_t *json, bool some_ran, int code);
 
 /* The suite replay: a trace, pass after pass, at every depth. An exit code. */
 int ea_bench_replay(ea_context *context, const ea_bench_args *args);

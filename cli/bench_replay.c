@@ -219,8 +219,9 @@ int ea_bench_replay(ea_context *context, const ea_bench_args *args) {
   if (status == EA_OK) status = measure_depths(&r);
   int code = status == EA_OK ? EA_EXIT_OK : ea_exit_failed(status);
   if (r.num_records > 0) { /* after a failure too: what was measured before it stands */
-    const int delivered = ea_bench_deliver(args, result_json(&r));
-    if (code == EA_EXIT_OK) code = delivered;
+    bool some_ran = false;
+    for (int i = 0; i < r.num_records; i++) some_ran = some_ran || !r.records[i].error[0];
+    code = ea_bench_deliver(args, result_json(&r), some_ran, code);
   }
   ea_trace_free(&r.trace);
   return code;

@@ -30,8 +30,7 @@ void ea_plot_device_text(const json_t *device, char *text, size_t n) {
   }
 }
 
-/* A string in gnuplot's single quotes, where nothing but the quote has a meaning. */
-static void print_quoted(FILE *script, const char *text) {
+void ea_plot_quoted(FILE *script, const char *text) {
   fputc('\'', script);
   for (; *text; text++) {
     if (*text == '\'') fputc('\'', script);
@@ -54,8 +53,8 @@ void ea_plot_style(FILE *script, const char *title, const char *subtitle) {
       "set bmargin at screen 0.13\n";
   fputs(style, script);
   fputs("set label 1 ", script);
-  print_quoted(script, title);
+  ea_plot_quoted(script, title);
   fputs(" at screen 0.095,0.955 left noenhanced font ',20' textcolor rgb '#111111'\nset label 2 ", script);
-  print_quoted(script, subtitle);
+  ea_plot_quoted(script, subtitle);
   fputs(" at screen 0.095,0.905 left noenhanced font ',13' textcolor rgb '#666666'\n", script);
 }

@@ -15,6 +15,10 @@ const char *ea_plot_text(const json_t *object, const char *key);
 /* "AMD EPYC 7763 (avx2, 2 threads)", from what results call "device". */
 void ea_plot_device_text(const json_t *device, char *text, size_t n);
 
+/* A string in gnuplot's single quotes, where nothing but the quote has a meaning: in double quotes, a text from a file
+ * could run commands. */
+void ea_plot_quoted(FILE *script, const char *text);
+
 /* The look that all plots have, and a heading of two lines (plain text). */
 void ea_plot_style(FILE *script, const char *title, const char *subtitle);
 

@@ -227,7 +227,11 @@ static void print_axes(const picture *p, int num_entries, FILE *script) {
           "set style fill solid 1.0 noborder\nset ytics scale 0 (",
           height, 1 - 28 / height, 1 - 54 / height, 1 - heading / height, (axis + key) / height, p->length_us,
           0.5 - p->num_rows, key / height, key_rows);
-  for (int r = 0; r < p->num_rows; r++) fprintf(script, "%s\"%s\" %d", r ? ", " : "", p->rows[r].name, -r);
+  for (int r = 0; r < p->num_rows; r++) {
+    fputs(r ? ", " : "", script);
+    ea_plot_quoted(script, p->rows[r].name);
+    fprintf(script, " %d", -r);
+  }
   fputs(")\n", script);
 }
 

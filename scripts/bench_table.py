@@ -212,7 +212,9 @@ def performance(folder):
     if not found:
         return "No measurement is recorded yet.\n"
     parts = ["A shape is type, head dimension, query/key-value heads, sequences x (prefix + new) tokens. "
-             "Peers ran in the same process on the same tensors; \"2.00x\" is twice our time."]  # fmt: skip
+             "Peers ran in the same process on the same tensors; \"2.00x\" is twice our time. "
+             "Times are those of the commit under a table, and kernels may have changed since. A GPU's clock follows "
+             "its load and heat: the same shape differs by up to a tenth from table to table, so compare within one."]  # fmt: skip
     for (kind, suite, _, _), (_, text, source, path) in found:
         title = SUITES[suite] + (", beside others" if kind == "peers" else "")
         parts += [f"### {title}", text, f"{source}; [record]({path.relative_to(ROOT)})."]

@@ -9,7 +9,8 @@
 # --jobs steps run at a time (1), the longest first; what measures the host's time or the GPU's
 # free memory runs alone, after the others. A step that takes longer than --timeout (600) has
 # failed. LOG (test-gpu.log in the build folder) tells card, driver, and each step's result and
-# time in a fixed order; the folder beside it, LOG without .log, has every step's own log.
+# time in a fixed order; the folder LOG.steps has every step's own log. Both places are seen from the
+# project's root. Exit code: 0, 1 where a step failed, 77 where there was no GPU to test, 2 for a mistake.
 set -uo pipefail
 usage="usage: scripts/test_gpu.sh [--jobs N] [--timeout SECONDS] [BUILD-FOLDER [LOG]]"
 
@@ -31,10 +32,10 @@ done
 cd "$(dirname "$0")/.." || exit
 build=${places[0]:-build}
 log=${places[1]:-$build/test-gpu.log}
-folder=${log%.log}
-[ "$folder" != "$log" ] || folder=$log.steps
+folder=$log.steps
 test=$build/tests/gpu/test_gpu
-mkdir -p "$folder" && rm -f "$folder"/* && : >"$log" || exit
+[ -d "$build" ] || { echo "BUILD-FOLDER: found no folder $build in $PWD" >&2 && exit 2; }
+{ mkdir -p "$folder" && rm -f "$folder"/[0-9][0-9]-*.log "$folder"/[0-9][0-9]-*.result && : >"$log"; } || exit 2
 
 say() { printf '%s\n' "$*" | tee -a "$log"; }
 
@@ -186,8 +187,10 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>
 add 30 "compiled kernels" python3 tests/gpu/check_cubins.py "$build/cuda" src/plan/portable.h --library "$library"
 reason=$(timeout --kill-after=10 "$limit" "$test" --small no_such_test 2>&1)
 status=$?
+tested=yes
 if [ $status -eq 77 ]; then
   say "$reason"
+  tested=no
 else # when something is wrong with it, each of them says what
   add_gpu_tests
 fi
@@ -207,4 +210,5 @@ for i in "${!names[@]}"; do
 done
 passed=$((${#names[@]} - failed - skipped))
 say "$passed steps passed, $failed failed, $skipped skipped, in $((SECONDS - start)) s, $jobs at a time; the log is $log"
-[ "$failed" -eq 0 ]
+[ "$failed" -eq 0 ] || exit 1
+[ "$tested" = yes ] || exit 77

@@ -56,6 +56,14 @@ json "$work/t.json" "d['method']['warm_up'] == 0 and d['method']['repeats'] == 1
 expect 0 '' "$extattn" bench replay "${quick[@]}" --trace "$chat" -n 1 --json -
 json "$work/out" "d['trace']['requests'] == 1"
 
+# --- nothing that could run ---------------------------------------------------------------
+
+expect 3 'nothing could run' "$extattn" bench ragged "${quick[@]}" --shrink 128 --family hopper --json "$work/none.json" \
+  --plot "$work/none.svg"
+expect 3 'nothing could run' "$extattn" bench replay "${quick[@]}" --trace "$chat" -n 1 --stages 3
+json "$work/none.json" "all('error' in x for x in d['rows'])"
+[ ! -e "$work/none.svg" ] || fail "a plot of nothing"
+
 # --- refused ----------------------------------------------------------------------------
 
 refuse 2 "SUITE: found 'sead', allowed those that" "$extattn" bench sead

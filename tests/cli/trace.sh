@@ -45,6 +45,14 @@ if command -v gnuplot >/dev/null; then
   grep -q 'wait V free' "$work/late.svg" || fail "timeline: what is in view is not drawn"
   ! grep -q softmax "$work/late.svg" || fail "timeline: what is out of view is drawn"
 fi
+if command -v gnuplot >/dev/null; then # names are somebody else's text, and gnuplot runs what is in backticks
+  python3 -c 'import json, sys
+d = json.load(open(sys.argv[1]))
+d["traceEvents"][0]["args"]["name"] = d["plan"]["kernel"] = d["device"]["name"] = "\x60touch %s\x60 a\"b\x27c\n!touch %s" % (sys.argv[3], sys.argv[3])
+json.dump(d, open(sys.argv[2], "w"))' "$work/timeline.json" "$work/hostile.json" "$work/ran"
+  expect 0 '' "$extattn" plot "$work/hostile.json" --block 4 -o "$work/hostile.svg"
+  [ ! -e "$work/ran" ] || fail "a plot ran a command that a name held"
+fi
 refuse 2 'timeline.json: block: found no span of block 0, allowed one that was recorded' plot none
 refuse 2 "--length: found '0', allowed a finite number > 0" plot none --length 0
 [ ! -e "$work/none.svg" ] || fail "a plot after a failure"

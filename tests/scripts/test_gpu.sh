@@ -91,10 +91,10 @@ event 28 'end test_gpu test_calls_do_not_allocate'
 event 29 'begin python3 .* -k test_overhead tests/python/test_gpu.py'
 event 30 'end python3 .* -k test_overhead tests/python/test_gpu.py'
 # Every step's own log is kept, and the other tests leave the lonely ones out.
-[ "$(find "$work/all" -name '*.log' | wc -l)" -eq 15 ] || fail "logs of steps: $(ls "$work/all")"
-said "$work/all/02-all-tests.log" 'the output of test_gpu --skip test_calls_do_not_allocate'
-said "$work/all/08-racecheck-hopper.log" 'the output of compute-sanitizer --tool racecheck .*'
-said "$work/all/14-Python.log" 'the output of python3 .* -k not test_overhead tests/python'
+[ "$(find "$work/all.log.steps" -name '*.log' | wc -l)" -eq 15 ] || fail "logs of steps: $(ls "$work/all.log.steps")"
+said "$work/all.log.steps/02-all-tests.log" 'the output of test_gpu --skip test_calls_do_not_allocate'
+said "$work/all.log.steps/08-racecheck-hopper.log" 'the output of compute-sanitizer --tool racecheck .*'
+said "$work/all.log.steps/14-Python.log" 'the output of python3 .* -k not test_overhead tests/python'
 
 # One at a time unless asked for more, the longest first.
 run 0 "$build" "$log"
@@ -117,13 +117,19 @@ said "$log" '13 steps passed, 2 failed, 0 skipped, .*'
 
 # --- what is not there --------------------------------------------------------------------
 
-FAKE_NO_GPU=yes FAKE_NO_TORCH=yes run 0 "$build" "$log"
+FAKE_NO_GPU=yes FAKE_NO_TORCH=yes run 77 "$build" "$log"
 said "$log" 'skipped: no GPU: none here'
 said "$log" 'skipped: Python: python3 has no torch with a GPU, or no pytest'
 said "$log" '1 steps passed, 0 failed, 2 skipped, .*'
 
 # --- refused ------------------------------------------------------------------------------
 
+mkdir "$work/mine" && touch "$work/mine/notes.txt" "$work/mine.log"
+FAKE_NO_GPU=yes FAKE_NO_TORCH=yes run 77 "$build" "$work/mine.log"
+[ -e "$work/mine/notes.txt" ] || fail "a file beside the log that is none of the script's is gone"
+run 2 "$work/missing"
+said "$work/out" "BUILD-FOLDER: found no folder $work/missing in .*"
+[ ! -e "$work/missing" ] || fail "a folder made where there was none"
 run 2 --jobs 0 "$build"
 said "$work/out" "--jobs: found '0', allowed a number from 1"
 run 2 --timeout
