@@ -439,11 +439,6 @@ EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, co
   bar_sync(BARRIER_CONSUMERS, CONSUMERS * 128);
 }
 
-EA_DEVICE void rescale(float o[DIM_V / 2], const float factor[2]) {
-#pragma unroll
-  for (int e = 0; e < DIM_V / 2; e++) o[e] *= factor[e / 2 % 2];
-}
-
 EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   /* What follows from the thread's number is worked out anew at each use: the products need every register. */
   const int tid_once = read_tid();

@@ -336,6 +336,17 @@ EA_DEVICE void exponentials(uint32_t p[TILE_N / 4], const float s[TILE_N / 2], c
   sum[1] = sums[1][0] + sums[1][1];
 }
 
+/* The greatest score of a row (h) in a tile. */
+EA_DEVICE float tile_maximum(const float s[TILE_N / 2], int h) {
+  float m[2] = {s[h * 2], s[h * 2 + 1]}; /* two chains */
+#pragma unroll
+  for (int e = 4; e < TILE_N / 2; e += 4) {
+    m[0] = fmaxf(m[0], s[e + h * 2]);
+    m[1] = fmaxf(m[1], s[e + h * 2 + 1]);
+  }
+  return quad_max(fmaxf(m[0], m[1]));
+}
+
 /* References for which the exponentials of a tile are in range: a row moves its own to its maximum so far if it
  * `must` (a function of the row alone, or the result would depend on its neighbours). factor: what follows for
  * the output so far. */
@@ -344,13 +355,7 @@ EA_DEVICE void move_references(const float s[TILE_N / 2], ea_softmax *state, con
   const float scale = launch.scores.scale_log2;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    float m[2] = {s[h * 2], s[h * 2 + 1]};
-#pragma unroll
-    for (int e = 4; e < TILE_N / 2; e += 4) {
-      m[0] = fmaxf(m[0], s[e + h * 2]);
-      m[1] = fmaxf(m[1], s[e + h * 2 + 1]);
-    }
-    const float row_max = fmaxf(quad_max(fmaxf(m[0], m[1])), state->reference[h]);
+    const float row_max = fmaxf(tile_maximum(s, h), state->reference[h]);
     const float reference = must[h] ? row_max : state->reference[h];
     shift[h] = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
     factor[h] = reference == state->reference[h] ? 1.0f : ex2_approx(state->reference[h] * scale - shift[h]);
@@ -380,6 +385,11 @@ EA_DEVICE bool probabilities(uint32_t p[TILE_N / 4], const float s[TILE_N / 2], 
   state->row_sum[0] += sum[0];
   state->row_sum[1] += sum[1];
   return moved;
+}
+
+template <int COUNT> EA_DEVICE void rescale(float (&o)[COUNT], const float factor[2]) {
+#pragma unroll
+  for (int e = 0; e < COUNT; e++) o[e] *= factor[e / 2 % 2];
 }
 
 /* ---- the way out ------------------------------------------------------------------------------ */

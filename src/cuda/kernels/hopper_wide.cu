@@ -484,17 +484,16 @@ EA_DEVICE void hear(ea_places at, uint32_t side, uint32_t round, int tid, float 
   get_rows(at, side, round, tid, x);
 }
 
-EA_DEVICE void find_maxima(const float s[TILE_N / 2], float maxima[2]) {
+/* Rows' sums of both consumers' tiles, the same in both. */
+EA_DEVICE void add_sums(ea_places at, uint32_t side, uint32_t round, int tid, float sum[2]) {
+  float others[2];
 #pragma unroll
-  for (int h = 0; h < 2; h++) {
-    float m[2] = {s[h * 2], s[h * 2 + 1]};
+  for (int h = 0; h < 2; h++) sum[h] = quad_sum(sum[h]);
+  tell(at, side, round, tid, sum);
+  hear(at, 1 - side, round, tid, others);
 #pragma unroll
-    for (int e = 4; e < TILE_N / 2; e += 4) {
-      m[0] = fmaxf(m[0], s[e + h * 2]);
-      m[1] = fmaxf(m[1], s[e + h * 2 + 1]);
-    }
-    maxima[h] = quad_max(fmaxf(m[0], m[1]));
-  }
+  for (int h = 0; h < 2; h++) sum[h] += others[h];
+  bar_sync(BARRIER_CONSUMERS, 256); /* both have heard before either tells again */
 }
 
 /* A row's (h) scores become probabilities, in f32; factor: what the output so far is to be multiplied by. The
@@ -608,11 +607,7 @@ EA_DEVICE void add_special(float o[COLUMNS / 2], const ea_call &call, const ea_h
   }
 }
 
-EA_DEVICE void rescale(float o[COLUMNS / 2], const float factor[2]) {
-#pragma unroll
-  for (int e = 0; e < COLUMNS / 2; e++) o[e] *= factor[e / 2 % 2];
-}
-EA_DEVICE void rescale_where_grown(float o[COLUMNS / 2], const float factor[2]) {
+EA_DEVICE void rescale_where_grown(float (&o)[COLUMNS / 2], const float factor[2]) {
   if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) rescale(o, factor);
 }
 
@@ -699,7 +694,6 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     if (item_at(place)->rows == 0) break;
     MARK(BEGIN, 0);
     ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
-    float others[2] = {0.0f, 0.0f}; /* the other consumer's sums */
 #pragma unroll
     for (int e = 0; e < COLUMNS / 2; e++) o[e] = 0.0f;
     const int first = uniform(item_at(place)->first_step), end_pair = uniform(item_at(place)->end_step);
@@ -714,7 +708,8 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       const int j0 = own_tile(pair) * TILE_N, key0 = j0 + tid() % 4 * 2, row = first_row(tid());
       if (special) transform(s, call, launch, item, key0, row);
       if (is_masked(item, own_tile(pair))) apply_mask(s, call, item, key0, row);
-      find_maxima(s, maxima);
+#pragma unroll
+      for (int h = 0; h < 2; h++) maxima[h] = tile_maximum(s, h);
       tell(at, side(), told, tid(), maxima);
     };
     const auto hear_maxima = [&](float maxima[2]) {
@@ -820,19 +815,13 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 #pragma unroll
       for (int n = 0; n < RELEASE_LAG; n++) release_oldest();
       settle_special_values(pair, found);
-#pragma unroll
-      for (int h = 0; h < 2; h++) state.row_sum[h] = quad_sum(state.row_sum[h]);
-      tell(at, side(), told, tid(), state.row_sum);
-      hear(at, 1 - side(), told, tid(), others);
+      add_sums(at, side(), told, tid(), state.row_sum);
       told ^= 1;
-      bar_sync(BARRIER_CONSUMERS, 256); /* both have heard before either tells again */
     } else {
       release(q_empty(at));
     }
     MARK(FINISH, 0);
-#pragma unroll
-    for (int h = 0; h < 2; h++) others[h] += state.row_sum[h]; /* the same in both consumers */
-    finish<COLUMNS>(o, state.reference, others, call, launch, item_at(place), first_row(tid()), tid() % 32,
+    finish<COLUMNS>(o, state.reference, state.row_sum, call, launch, item_at(place), first_row(tid()), tid() % 32,
                     (int)side() * COLUMNS);
   }
   MARKS_END(launch);
@@ -932,7 +921,6 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
     if (uniform(item_at(place)->rows) == 0) break;
     MARK(BEGIN, 0);
     ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
-    float others[2] = {0.0f, 0.0f}; /* the other consumer's sums */
 #pragma unroll
     for (int e = 0; e < COLUMNS / 2; e++) o[e] = 0.0f;
     const int first = uniform(item_at(place)->first_step), end_pair = uniform(item_at(place)->end_step);
@@ -1039,19 +1027,12 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
         wgmma_wait_group(0);
         release_other(before, found);
       }
-#pragma unroll
-      for (int h = 0; h < 2; h++) state.row_sum[h] = quad_sum(state.row_sum[h]);
-      /* Where no reference is that may still be wanted. */
-      tell(at, side, own_parity, tid(), state.row_sum);
-      hear(at, 1 - side, own_parity, tid(), others);
-      bar_sync(BARRIER_CONSUMERS, 256); /* both have heard before either tells again */
+      add_sums(at, side, own_parity, tid(), state.row_sum); /* where no reference is that may still be wanted */
     } else {
       release(q_empty(at));
     }
     MARK(FINISH, 0);
-#pragma unroll
-    for (int h = 0; h < 2; h++) others[h] += state.row_sum[h]; /* the same in both consumers */
-    finish<COLUMNS>(o, state.reference, others, call, launch, item_at(place), first_row(tid()), tid() % 32,
+    finish<COLUMNS>(o, state.reference, state.row_sum, call, launch, item_at(place), first_row(tid()), tid() % 32,
                     (int)side * COLUMNS);
   }
   MARKS_END(launch);
