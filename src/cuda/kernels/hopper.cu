@@ -409,7 +409,6 @@ EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, co
   const bool found =
       is_special(zeros[0]) || is_special(zeros[0] >> 16) || is_special(zeros[1]) || is_special(zeros[1] >> 16);
   if (!bar_red_or(BARRIER_CONSUMER + thread / 128, 128, found)) return;
-  bar_sync(BARRIER_CONSUMERS, CONSUMERS * 128); /* all have looked */
 #pragma unroll 1
   for (int n = 0; n < TILE_N; n++) {
     const int key = tile * TILE_N + n;
