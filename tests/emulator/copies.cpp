@@ -275,16 +275,6 @@ void emu_cp_async_wait_all(void) {
   while (!emu_me().copies.empty()) retire_copy(&emu_me(), true);
 }
 
-/* ---- prefetches ------------------------------------------------------------------------------- */
-
-/* Looks at the bytes, so that those out of range are noticed. */
-void emu_prefetch(const void *src, uint32_t bytes) {
-  if ((uintptr_t)src % 16 != 0 || bytes % 16 != 0) emu_fail("prefetch: %u bytes at %p are not aligned", bytes, src);
-  if (bytes == 0) return;
-  (void)*(const volatile char *)src;
-  (void)*((const volatile char *)src + bytes - 1);
-}
-
 /* ---- events ----------------------------------------------------------------------------------- */
 
 static void copies_arrive(const emu_event *event) {

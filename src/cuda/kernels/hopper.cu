@@ -150,23 +150,35 @@ EA_DEVICE void ring_skip(ea_ring *ring, uint32_t tiles, uint32_t stages) {
 
 /* ---- the producer ---------------------------------------------------------------------------- */
 
-/* One tile of K or V by cp.async, 128 bytes of a row at a time. Rows that are not there are zeros. */
-template <bool OF_V>
-EA_DEVICE void gather(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
-                      uint32_t slots, uint32_t dst) {
-  const ea_rows rows = rows_of<OF_V>(call, item_at(place));
-  const int dim = OF_V ? call.head_dim_v : call.head_dim;
+/* One tile of K or V by cp.async, 128 bytes of a row at a time. Rows that are not there are zeros. WHOLE: all are, and
+ * the slices are full of columns. */
+template <bool WHOLE, int SLICE_COUNT>
+EA_DEVICE void copy_rows(const ea_lane_rows &rows, int tid, int dim, uint32_t dst) {
   const int row0 = tid / 8, chunk = tid % 8;
   const uint32_t first = dst + (uint32_t)(row0 * 128 + (chunk ^ (row0 & 7)) * 16);
 #pragma unroll
   for (int pass = 0; pass < TILE_N / PASS_ROWS; pass++) {
-    const int key = tile * TILE_N + row0 + pass * PASS_ROWS;
-    const char *row = row_at<OF_V>(call, launch, rows, key, slot_of_pass(slots, tid, pass));
+    const char *row = row_of_pass(rows, tid, pass);
+    const bool there = WHOLE || is_there(rows, tid, pass);
 #pragma unroll
-    for (int slice = 0; slice < (OF_V ? SLICES_V : SLICES); slice++) {
-      copy_chunk(call, first + (uint32_t)(pass * PASS_ROWS * 128 + slice * SLICE_BYTES), row,
-                 slice * EA_HOPPER_SLICE + chunk * CHUNK, dim);
+    for (int slice = 0; slice < SLICE_COUNT; slice++) {
+      const bool wanted = WHOLE || (there && slice * EA_HOPPER_SLICE + chunk * CHUNK < dim);
+      cp_async_16(first + (uint32_t)(pass * PASS_ROWS * 128 + slice * SLICE_BYTES),
+                  row + slice * EA_HOPPER_SLICE_BYTES, wanted ? 16 : 0);
     }
+  }
+}
+
+template <bool OF_V>
+EA_DEVICE void gather(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
+                      uint32_t slot, uint32_t dst) {
+  constexpr int slices = OF_V ? SLICES_V : SLICES;
+  const int dim = OF_V ? call.head_dim_v : call.head_dim;
+  const ea_lane_rows rows = lane_rows<OF_V>(call, launch, place, tid, tile, slot);
+  if ((rows.there & ALL_LANES) == ALL_LANES && dim == slices * EA_HOPPER_SLICE) {
+    copy_rows<true, slices>(rows, tid, dim, dst);
+  } else {
+    copy_rows<false, slices>(rows, tid, dim, dst);
   }
 }
 

@@ -218,43 +218,47 @@ EA_DEVICE uint32_t tile_slots(const ea_call &call, uint32_t place, int tid, int 
   if (row >= TILE_N || !is_cached(item, key)) return 0;
   return (uint32_t)ea_load_index(call.kv_indices, call.index_dtype, item->prefix_base + key);
 }
-EA_DEVICE uint32_t slot_of_pass(uint32_t slots, int tid, int pass) {
-  return __shfl_sync(0xffffffffu, slots, tid % 32 / 8 + pass * 4);
-}
 
-/* Rows of an item's keys, or of its values. */
-typedef struct ea_rows {
-  const char *cached; /* the K/V head's in slot 0 */
-  const char *fresh;  /* of key 0, if it were a new token */
-  int32_t first, end, prefix;
-} ea_rows;
+/* Rows of a tile, for those who gather it: where the one of this lane's slot begins, and which lanes have one. Each
+ * lane works out one address, and gets those that it copies from by shuffles: a copy then takes two or three
+ * instructions of its threads instead of eight, which the products of the consumers' warps would wait for. */
+typedef struct ea_lane_rows {
+  const char *row; /* somewhere, where there is none */
+  uint32_t there;
+} ea_lane_rows;
+#define ALL_LANES (TILE_N / PASS_ROWS * 4 == 32 ? 0xffffffffu : (1u << TILE_N / PASS_ROWS * 4 % 32) - 1)
 
-template <bool OF_V> EA_DEVICE ea_rows rows_of(const ea_call &call, const ea_item *item) {
-  const ea_pool &pool = OF_V ? call.v_cache : call.k_cache;
-  const ea_strided &fresh = OF_V ? call.v : call.k;
-  const int64_t token = item->token0 - item->view.prefix;
-  const ea_rows rows = {(const char *)pool.data + item->kv_head * pool.head_stride * 2,
-                        (const char *)fresh.data + (token * fresh.token_stride + item->kv_head * fresh.head_stride) * 2,
-                        item->keys.first, item->keys.end, item->view.prefix};
-  return rows;
-}
-
-/* Where a 16-bit row begins; NULL where it is not there. */
 template <bool OF_V>
-EA_DEVICE const char *row_at(const ea_call &call, const ea_hopper_launch &launch, const ea_rows &rows, int key,
-                             uint32_t slot) {
-  const ea_pool &pool = OF_V ? call.v_cache : call.k_cache;
-  const ea_strided &fresh = OF_V ? call.v : call.k;
-  const char *row = key < rows.prefix
-                        ? rows.cached + slot_offset(pool, slot, call.page_size, launch.scores.page_magic, 0) * 2
-                        : rows.fresh + key * fresh.token_stride * 2;
-  return key >= rows.first && key < rows.end ? row : 0;
+EA_DEVICE ea_lane_rows lane_rows(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
+                                 uint32_t slot) {
+  const ea_item *item = item_at(place);
+  const int row = slot_row(tid), key = tile * TILE_N + row;
+  const bool there = row < TILE_N && key >= item->keys.first && key < item->keys.end;
+  const char *at = (const char *)call.q.data;
+  if (there && key < item->view.prefix) {
+    const ea_pool &pool = OF_V ? call.v_cache : call.k_cache;
+    at = (const char *)pool.data +
+         slot_offset(pool, slot, call.page_size, launch.scores.page_magic, item->kv_head) * 2;
+  } else if (there) {
+    const ea_strided &fresh = OF_V ? call.v : call.k;
+    const int64_t token = item->token0 + (key - item->view.prefix);
+    at = (const char *)fresh.data + (token * fresh.token_stride + item->kv_head * fresh.head_stride) * 2;
+  }
+  return {at, __ballot_sync(0xffffffffu, there)};
 }
 
-/* 16 bytes of a row, or zeros. */
-EA_DEVICE void copy_chunk(const ea_call &call, uint32_t to, const char *row, int column, int dim) {
-  const bool wanted = row != 0 && column < dim;
-  cp_async_16(to, wanted ? row + column * 2 : (const char *)call.q.data, wanted ? 16 : 0);
+EA_DEVICE int lane_of_pass(int tid, int pass) {
+  return tid % 32 / 8 + pass * 4;
+}
+/* This thread's 16 bytes of the first slice of the row that it copies in a pass. */
+EA_DEVICE const char *row_of_pass(const ea_lane_rows &rows, int tid, int pass) {
+  const uint64_t row = (uint64_t)rows.row;
+  const uint32_t low = __shfl_sync(0xffffffffu, (uint32_t)row, lane_of_pass(tid, pass));
+  const uint32_t high = __shfl_sync(0xffffffffu, (uint32_t)(row >> 32), lane_of_pass(tid, pass));
+  return (const char *)((uint64_t)high << 32 | low) + tid % 8 * 16;
+}
+EA_DEVICE bool is_there(const ea_lane_rows &rows, int tid, int pass) {
+  return rows.there >> lane_of_pass(tid, pass) & 1;
 }
 
 /* A tile is there. Gathered ones arrive as soon as their copies are complete, and what those wrote the products do not

@@ -61,19 +61,8 @@
 
 #define RELEASE_LAG 1 /* units given to the products after the one that is released */
 
-/* Whether rows of the prefix are asked for in L2 a pair before they are gathered. This and the two numbers below can be
- * given to the compiler, for measuring. */
-#ifndef PREFETCH_ROWS
-#define PREFETCH_ROWS 1
-#endif
-/* Latent: slices whose scores are asked for before the other consumer's values are used. */
-#ifndef EARLY_UNITS
-#define EARLY_UNITS 6
-#endif
-/* Columns of a product P V where values are in the keys: 64, 128 or 256. */
-#ifndef LATENT_N
-#define LATENT_N 128
-#endif
+#define EARLY_UNITS 6 /* latent: slices whose scores are asked for before the other consumer's values are used */
+#define LATENT_N 128  /* columns of a product P V where values are in the keys */
 
 #define SLICES ((DIM + EA_HOPPER_SLICE - 1) / EA_HOPPER_SLICE)
 #define SLICE_BYTES (TILE_N * EA_HOPPER_SLICE_BYTES)
@@ -199,73 +188,75 @@ EA_DEVICE void gathered(ea_feed *feed) {
   ring_advance(&feed->ring);
 }
 
-/* A tile of K, or this consumer's columns of a tile of V, by cp.async. */
-EA_DEVICE void gather_k(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
-                        uint32_t slots, ea_feed *feed) {
-  const int row0 = tid % FEEDERS / 8, column0 = tid % 8 * CHUNK;
-  const char *row[TILE_N / PASS_ROWS];
-  const ea_rows rows = rows_of<false>(call, item_at(place));
-#pragma unroll
-  for (int pass = 0; pass < TILE_N / PASS_ROWS; pass++) {
-    const int key = tile * TILE_N + row0 + pass * PASS_ROWS;
-    row[pass] = row_at<false>(call, launch, rows, key, slot_of_pass(slots, tid, pass));
-  }
+/* A tile of K, or this consumer's columns of a tile of V, by cp.async. WHOLE: all rows are there, with all columns. */
+template <bool WHOLE>
+EA_DEVICE void copy_k(const ea_hopper_launch &launch, const ea_lane_rows &rows, int tid, int tile, int dim,
+                      ea_feed *feed) {
+  const int row0 = tid % FEEDERS / 8;
   const uint32_t first = (uint32_t)(row0 * 128 + (tid % 8 ^ row0) * 16);
+  const char *row[TILE_N / PASS_ROWS];
+#pragma unroll
+  for (int pass = 0; pass < TILE_N / PASS_ROWS; pass++) row[pass] = row_of_pass(rows, tid, pass);
 #pragma unroll 1
   for (int unit = 0; unit < K_UNITS; unit++) {
     PRODUCER_MARK(launch, SLOT_K, tile);
     wait_empty(feed);
     PRODUCER_MARK(launch, COPY_K, tile);
+    const int slice0 = slice_of(unit, tid / FEEDERS);
+    const uint32_t to = ring_unit(feed->ring) + first;
 #pragma unroll
-    for (int n = 0; n < UNIT_SLICES; n++) {
-      const int column = (slice_of(unit, tid / FEEDERS) + n) * EA_HOPPER_SLICE + column0;
-      const uint32_t slice = ring_unit(feed->ring) + (uint32_t)(n * SLICE_BYTES) + first;
+    for (int pass = 0; pass < TILE_N / PASS_ROWS; pass++) {
+      const char *from = row[pass] + slice0 * EA_HOPPER_SLICE_BYTES;
+      const bool there = WHOLE || is_there(rows, tid, pass);
 #pragma unroll
-      for (int pass = 0; pass < TILE_N / PASS_ROWS; pass++) {
-        copy_chunk(call, slice + (uint32_t)(pass * PASS_ROWS * 128), row[pass], column, call.head_dim);
+      for (int n = 0; n < UNIT_SLICES; n++) {
+        const bool wanted = WHOLE || (there && (slice0 + n) * EA_HOPPER_SLICE + tid % 8 * CHUNK < dim);
+        cp_async_16(to + (uint32_t)(n * SLICE_BYTES + pass * PASS_ROWS * 128), from + n * EA_HOPPER_SLICE_BYTES,
+                    wanted ? 16 : 0);
       }
     }
     gathered(feed);
   }
 }
 
-EA_DEVICE void gather_v(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
-                        uint32_t slots, ea_feed *feed) {
-  const ea_rows rows = rows_of<true>(call, item_at(place));
-  const int row0 = tid % FEEDERS / 8, column0 = tid / FEEDERS * COLUMNS + tid % 8 * CHUNK;
+template <bool WHOLE>
+EA_DEVICE void copy_v(const ea_hopper_launch &launch, const ea_lane_rows &rows, int tid, int tile, int dim,
+                      ea_feed *feed) {
+  const int row0 = tid % FEEDERS / 8, column0 = tid / FEEDERS * COLUMNS;
   const uint32_t first = (uint32_t)(row0 * 128 + (tid % 8 ^ row0) * 16);
 #pragma unroll 1
   for (int unit = 0; unit < V_UNITS; unit++) {
-    const char *row[UNIT_PASSES];
-#pragma unroll
-    for (int i = 0; i < UNIT_PASSES; i++) {
-      const int pass = unit * UNIT_PASSES + i, key = tile * TILE_N + row0 + pass * PASS_ROWS;
-      row[i] = row_at<true>(call, launch, rows, key, slot_of_pass(slots, tid, pass));
-    }
     PRODUCER_MARK(launch, SLOT_V, tile);
     wait_empty(feed);
     PRODUCER_MARK(launch, COPY_V, tile);
+    const uint32_t to = ring_unit(feed->ring) + first;
 #pragma unroll
-    for (int n = 0; n < V_SLICES; n++) {
+    for (int i = 0; i < UNIT_PASSES; i++) {
+      const int pass = unit * UNIT_PASSES + i;
+      const char *from = row_of_pass(rows, tid, pass) + column0 * 2;
+      const bool there = WHOLE || is_there(rows, tid, pass);
 #pragma unroll
-      for (int i = 0; i < UNIT_PASSES; i++) {
-        copy_chunk(call, ring_unit(feed->ring) + (uint32_t)(n * V_SLICE_BYTES + i * PASS_ROWS * 128) + first, row[i],
-                   column0 + n * EA_HOPPER_SLICE, call.head_dim_v);
+      for (int n = 0; n < V_SLICES; n++) {
+        const bool wanted = WHOLE || (there && column0 + n * EA_HOPPER_SLICE + tid % 8 * CHUNK < dim);
+        cp_async_16(to + (uint32_t)(n * V_SLICE_BYTES + i * PASS_ROWS * 128), from + n * EA_HOPPER_SLICE_BYTES,
+                    wanted ? 16 : 0);
       }
     }
     gathered(feed);
   }
 }
 
-/* Asks for a row of the prefix in L2: of a tile whose slots are known, this thread's. */
 template <bool OF_V>
-EA_DEVICE void prefetch_row(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
-                            uint32_t slot) {
-  const ea_item *item = item_at(place);
-  const int key = tile * TILE_N + slot_row(tid);
-  if (!launch.scores.cache_aligned || call.cache_dtype != call.dtype || !is_cached(item, key)) return;
-  bulk_prefetch_l2(row_at<OF_V>(call, launch, rows_of<OF_V>(call, item), key, slot),
-                   (uint32_t)(OF_V ? call.head_dim_v : call.head_dim) * 2);
+EA_DEVICE void gather(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
+                      uint32_t slot, ea_feed *feed) {
+  const int dim = OF_V ? call.head_dim_v : call.head_dim;
+  const ea_lane_rows rows = lane_rows<OF_V>(call, launch, place, tid, tile, slot);
+  const bool whole = (rows.there & ALL_LANES) == ALL_LANES && dim == (OF_V ? DIM_V : SLICES * EA_HOPPER_SLICE);
+  if (OF_V) {
+    whole ? copy_v<true>(launch, rows, tid, tile, dim, feed) : copy_v<false>(launch, rows, tid, tile, dim, feed);
+  } else {
+    whole ? copy_k<true>(launch, rows, tid, tile, dim, feed) : copy_k<false>(launch, rows, tid, tile, dim, feed);
+  }
 }
 
 /* A tile of either by plain loads and stores, for rows that are not aligned or have 8-bit elements. */
@@ -370,9 +361,9 @@ EA_DEVICE void feed_tile(const ea_call &call, const ea_hopper_launch &launch, ui
   if (!rows_are_aligned(call, launch, place, tile)) {
     gather_any(call, launch, place, tid, tile, feed, of_v);
   } else if (of_v) {
-    gather_v(call, launch, place, tid, tile, slots, feed);
+    gather<true>(call, launch, place, tid, tile, slots, feed);
   } else {
-    gather_k(call, launch, place, tid, tile, slots, feed);
+    gather<false>(call, launch, place, tid, tile, slots, feed);
   }
 }
 
@@ -397,19 +388,12 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
     const auto slots_of = [&](int pair, int which) {
       return pair < gather_end ? tile_slots(call, place, tid(), pair * EA_WIDE_PAIR + which) : 0u;
     };
-    /* Slots of the own tiles of this pair (for V), of the next (for K), of the one after (to ask for its rows), and of
-     * the other tile of this pair. */
-    uint32_t own[3] = {0, slots_of(first, side), slots_of(first + 1, side)};
+    /* Slots of the own tiles of this pair (for V) and of the next (for K), and of the other tile of this pair. */
+    uint32_t own[2] = {0, slots_of(first, side)};
     uint32_t other = 0;
 #pragma unroll 1
     for (int pair = first - 1; pair < end; pair++) {
-      const uint32_t own_ahead = slots_of(pair + 3, side), other_ahead = LATENT ? 0 : slots_of(pair + 1, 1 - side);
-      if (PREFETCH_ROWS && pair + 2 < gather_end) {
-        prefetch_row<false>(call, launch, place, tid(), (pair + 2) * EA_WIDE_PAIR + side, own[2]);
-      }
-      if (PREFETCH_ROWS && !LATENT && pair + 1 < gather_end) {
-        prefetch_row<true>(call, launch, place, tid(), (pair + 1) * EA_WIDE_PAIR + side, own[1]);
-      }
+      const uint32_t own_ahead = slots_of(pair + 2, side), other_ahead = LATENT ? 0 : slots_of(pair + 1, 1 - side);
 #pragma unroll 1
       for (int part = 0; part < (LATENT ? 1 : 3); part++) { /* own K of the next pair, own V, other V */
         if (part == 0 ? pair + 1 == end : pair < first) continue;
@@ -418,8 +402,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
         feed_tile(call, launch, place, tid(), tile, of < gather_end, slots, &feed, part != 0);
       }
       own[0] = own[1];
-      own[1] = own[2];
-      own[2] = own_ahead;
+      own[1] = own_ahead;
       other = other_ahead;
     }
     place = place_after(at, place);

@@ -32,10 +32,6 @@ EA_DEVICE void tma_prefetch_3d(const ea_tensor_map *map, int32_t c0, int32_t c1,
   asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(map), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
-/* Brings `bytes` (a multiple of 16, as the address is) to L2. */
-EA_DEVICE void bulk_prefetch_l2(const void *src, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
-}
 /* One arrival, and the phase also waits for this many bytes. */
 EA_DEVICE void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
   asm volatile("{.reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;}" ::"r"(barrier), "r"(bytes)

@@ -76,7 +76,6 @@ void emu_mbarrier_wait(uint32_t barrier, uint32_t parity);
 
 struct ea_tensor_map;
 void emu_tma_load(uint32_t dst, const struct ea_tensor_map *map, uint32_t barrier, const int32_t *at, int rank);
-void emu_prefetch(const void *src, uint32_t bytes);
 void emu_fence_proxy_async(void);
 void emu_setmaxnreg(int registers);
 int64_t emu_clock(void); /* later at every call */

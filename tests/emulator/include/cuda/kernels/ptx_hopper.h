@@ -19,9 +19,6 @@ EA_DEVICE void tma_load_4d(uint32_t dst, const ea_tensor_map *map, uint32_t barr
   emu_tma_load(dst, map, barrier, at, 4);
 }
 EA_DEVICE void tma_prefetch_3d(const ea_tensor_map *, int32_t, int32_t, int32_t) {}
-EA_DEVICE void bulk_prefetch_l2(const void *src, uint32_t bytes) {
-  emu_prefetch(src, bytes);
-}
 EA_DEVICE void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
   emu_mbarrier_arrive(barrier, 1, bytes);
 }
