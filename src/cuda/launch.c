@@ -256,6 +256,7 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
       .taken = rounds ? workspace : NULL,
       .row_blocks = (int32_t)row_blocks,
       .block_tokens = block_tokens,
+      .group_magic = (uint32_t)((65536 + passed_call.group - 1) / passed_call.group),
       .group_parts = parts,
       .head_chunk = heads_together(call, device->multiprocessors, block_tokens) * parts,
       .marks = device->marks,

@@ -62,6 +62,7 @@ EA_HD int32_t ea_hopper_slices(int32_t dim) {
 typedef struct ea_hopper_smem {
   int32_t q;        /* M x D */
   int32_t barriers; /* of Q, then of the K slots, then of the V slots */
+  int32_t looks;    /* at masked tiles of V: a pair of barriers each, then a word each */
   int32_t items;    /* what to work on: the item in hand and those ahead */
   int32_t marks;
   int32_t k; /* stages x N x D */
@@ -76,7 +77,8 @@ EA_HD ea_hopper_smem ea_hopper_smem_layout(ea_hopper_shape shape, int32_t stages
   s.v_bytes = shape.tile_n * ea_hopper_slices(shape.dim_v) * EA_HOPPER_SLICE_BYTES;
   s.q = 0;
   s.barriers = shape.consumers * 64 * ea_hopper_slices(shape.dim) * EA_HOPPER_SLICE_BYTES;
-  s.items = s.barriers + ((1 + 2 * EA_HOPPER_MAX_STAGES) * 16 + 127) / 128 * 128;
+  s.looks = s.barriers + (1 + 2 * EA_HOPPER_MAX_STAGES) * 16;
+  s.items = (s.looks + EA_HOPPER_MAX_STAGES * (16 + 4) + 127) / 128 * 128;
   s.marks = s.items + EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES;
   s.k = (s.marks + EA_HOPPER_MARKS_BYTES + 1023) / 1024 * 1024;
   s.v = s.k + stages * s.k_bytes;

@@ -43,6 +43,8 @@
 #define TILE_M (CONSUMERS * 64)
 #define STEP_KEYS TILE_N
 #define FEEDERS 128 /* threads that gather a tile */
+#define LOOKERS 96  /* threads that look at a masked tile's values: the producer's that ask for nothing by TMA */
+#define Q_WITNESSES (LOOKERS / 32)
 #define THREADS ((CONSUMERS + 1) * 128)
 /* Whether registers suffice for the probabilities of two tiles: then a tile's exponentials run beside the product of
  * the one before. */
@@ -78,15 +80,15 @@
 
 /* Named barriers; 0 is __syncthreads'. */
 #define BARRIER_TURN 1 /* and the CONSUMERS - 1 after it */
-#define BARRIER_PRODUCER 4
-#define BARRIER_CONSUMERS 5
-#define BARRIER_CONSUMER 6 /* of the first, and of those after it */
+#define BARRIER_ITEM 4 /* and the one after it: items take turns */
+#define BARRIER_LOOKERS 6
+#define BARRIER_CONSUMERS 7
+#define BARRIER_CONSUMER 8 /* of the first, and of those after it */
 
 static_assert(CONSUMERS * 128 * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
               "setmaxnreg deals out what the block began with, and waits for ever for more");
 static_assert(DIM % 16 == 0 && DIM_V % 16 == 0 && TILE_N % 16 == 0, "the products' steps");
 static_assert(TILE_N <= 128, "the bits of a custom mask are 32");
-static_assert(V_BYTES % 4096 == 0, "a warpgroup looks through it with two loads a thread at a time");
 static_assert(SLICE_BYTES % 1024 == 0, "slices keep the swizzle's alignment");
 
 EA_DEVICE ea_hopper_shape shape_constants(void) {
@@ -122,6 +124,15 @@ EA_DEVICE uint32_t v_full(ea_places at, uint32_t slot) {
 }
 EA_DEVICE uint32_t v_empty(ea_places at, uint32_t slot) {
   return barriers_at(at) + 24 + (EA_HOPPER_MAX_STAGES + slot) * 16;
+}
+EA_DEVICE uint32_t look_asked(ea_places at, uint32_t slot) {
+  return at.q + (uint32_t)ea_hopper_smem_layout(shape_constants(), 0).looks + slot * 16;
+}
+EA_DEVICE uint32_t look_done(ea_places at, uint32_t slot) {
+  return look_asked(at, slot) + 8;
+}
+EA_DEVICE uint32_t look_result(ea_places at, uint32_t slot) {
+  return look_asked(at, EA_HOPPER_MAX_STAGES) + slot * 4;
 }
 #define MARKS_OFFSET ea_hopper_smem_layout(shape_constants(), 0).marks
 #include "cuda/kernels/hopper_parts.h"
@@ -238,13 +249,30 @@ EA_DEVICE void gather_tile(const ea_call &call, const ea_hopper_launch &launch, 
   }
 }
 
+/* ---- looks at values
+ *
+ * A masked tile of V is looked through for NaN and Inf (settle_special_values says why). Where it comes by TMA, the
+ * producer's other warps do it, since the consumers have no time for it: with windows of 128 at D = 64 it took a sixth of
+ * theirs. The first warp asks for a look when it asks for the tile: who waits for a tile without that could take the
+ * slot's use before for it. Looks have a ring like tiles, of which none is masked alone. */
+
+EA_DEVICE bool is_masked(const ea_item *item, int tile) {
+  return tile * TILE_N < item->plain.first || (tile + 1) * TILE_N > item->plain.end;
+}
+/* Of the tiles that come by TMA, those that are masked. */
+EA_DEVICE int num_looks(const ea_item *item) {
+  const int first = ea_max_i32(item->gather_end, (item->plain.first + TILE_N - 1) / TILE_N);
+  const int end = ea_min_i32(item->end_step, item->plain.end / TILE_N);
+  return item->end_step - item->gather_end - ea_max_i32(end - first, 0);
+}
+
 /* Tiles [tile, end) by TMA, for one whole warp; Q behind the first where `with_q`. */
 EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tile,
                             int end, ea_ring ring, bool with_q) {
   const uint32_t stages = (uint32_t)launch.scores.stages;
   const int head = uniform(item_at(place)->kv_head);
   int token = uniform((int)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix));
-  ea_ring ring_v = ring;
+  ea_ring ring_v = ring, looks = {uniform(item_at(place)->looks)};
   if (with_q) { /* Q's place is still taken, but its rows can come nearer */
     const int q_head = uniform(item_at(place)->first_head);
     const int q_token = uniform((int)item_at(place)->token0 + item_at(place)->i0);
@@ -255,36 +283,104 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
     __syncwarp();
   }
 #pragma unroll 1
-  for (int left = end - tile, began = 0;; left--, token += TILE_N) {
-    if (left > 0) {
+  for (int first = tile;; tile++, token += TILE_N) {
+    if (tile < end) {
       const uint32_t slot = slot_of(ring);
-      PRODUCER_MARK(launch, SLOT_K, end - left);
+      PRODUCER_MARK(launch, SLOT_K, tile);
       mbarrier_wait(k_empty(at, slot), parity_of(ring) ^ 1);
-      PRODUCER_MARK(launch, COPY_K, end - left);
+      PRODUCER_MARK(launch, COPY_K, tile);
       load_tile<SLICES>(&launch.k, k_full(at, slot), k_tile_at(at, slot), head, token);
       ring_advance(&ring, stages);
     }
-    if (!began) {
-      began = 1;
+    if (tile == first) {
       if (with_q) bring_q(call, launch, at, place, 0);
     } else {
       const uint32_t slot = slot_of(ring_v);
-      PRODUCER_MARK(launch, SLOT_V, end - left - 1);
+      PRODUCER_MARK(launch, SLOT_V, tile - 1);
       mbarrier_wait(v_empty(at, slot), parity_of(ring_v) ^ 1);
-      PRODUCER_MARK(launch, COPY_V, end - left - 1);
+      PRODUCER_MARK(launch, COPY_V, tile - 1);
       load_tile<SLICES_V>(&launch.v, v_full(at, slot), v_tile_at(at, slot), head, token - TILE_N);
       ring_advance(&ring_v, stages);
+      if (is_masked(item_at(place), tile - 1)) {
+        if (elect_one()) mbarrier_arrive(look_asked(at, slot_of(looks)));
+        __syncwarp();
+        ring_advance(&looks, stages);
+      }
     }
-    if (left <= 0) break;
+    if (tile >= end) break;
   }
 }
 
-/* K runs a tile ahead of V, as the consumers take them: a tile's V would otherwise keep the next K waiting for a slot
- * that is free much later. */
+/* Whether one of `threads` finds a NaN or Inf in its part of a tile of V. */
+EA_DEVICE bool look(uint32_t v, int thread, int threads) {
+  uint32_t zeros[2] = {0, 0};
+#pragma unroll 2
+  for (int index = thread; index < V_BYTES / 16; index += threads * 2) {
+    zeros[0] = add_zero_times(zeros[0], ld_shared_v4(v + (uint32_t)index * 16));
+    if (V_BYTES / 16 % (threads * 2) == 0 || index + threads < V_BYTES / 16) {
+      zeros[1] = add_zero_times(zeros[1], ld_shared_v4(v + (uint32_t)(index + threads) * 16));
+    }
+  }
+  return is_special(zeros[0]) || is_special(zeros[0] >> 16) || is_special(zeros[1]) || is_special(zeros[1] >> 16);
+}
+
+/* The looks of an item: those of tiles [tile, end) that are masked. */
+EA_DEVICE void look_at_tiles(const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid, int tile, int end,
+                             ea_ring ring) {
+  const uint32_t stages = (uint32_t)launch.scores.stages;
+  ea_ring looks = {item_at(place)->looks};
+#pragma unroll 1
+  for (; tile < end; tile++, ring_advance(&ring, stages)) {
+    if (!is_masked(item_at(place), tile)) continue;
+    const uint32_t slot = slot_of(looks);
+    mbarrier_wait(look_asked(at, slot), parity_of(looks));
+    mbarrier_wait(v_full(at, slot_of(ring)), parity_of(ring));
+    const bool found = look(v_tile_at(at, slot_of(ring)), tid - 32, LOOKERS);
+    const bool any = bar_red_or(BARRIER_LOOKERS, LOOKERS, found);
+    if (tid == 32) {
+      st_shared_b32(look_result(at, slot), any);
+      mbarrier_arrive(look_done(at, slot));
+    }
+    ring_advance(&looks, stages);
+  }
+}
+
+/* The tiles of an item that are gathered, by all threads; Q behind the first, for the first warp. K runs a tile ahead of
+ * V, as the consumers take them: a tile's V would otherwise keep the next K waiting for a slot that is free much later.
+ * The place in the rings behind them. */
+EA_DEVICE ea_ring gather_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
+                               int tid_once, ea_ring ring) {
+  const auto tid = [&]() { return read_anew(tid_once); };
+  const uint32_t stages = (uint32_t)launch.scores.stages;
+  int tile = item_at(place)->first_step;
+  ea_ring ring_v = ring;
+  uint32_t slots_v = 0, slots = tile_slots(call, place, tid(), tile);
+#pragma unroll 1
+  for (;; tile++) {
+    uint32_t slots_next = 0;
+    if (tile < item_at(place)->gather_end) {
+      if (tile + 1 < item_at(place)->gather_end) slots_next = tile_slots(call, place, tid(), tile + 1);
+      gather_tile<false>(call, launch, at, place, tid(), tile, slots, ring);
+      ring_advance(&ring, stages);
+    }
+    if (tile > item_at(place)->first_step) {
+      gather_tile<true>(call, launch, at, place, tid(), tile - 1, slots_v, ring_v);
+      ring_advance(&ring_v, stages);
+    } else if (launch.scores.q_aligned && uniform(tid() / 32) == 0) {
+      bring_q(call, launch, at, place, tid());
+    }
+    if (tile >= item_at(place)->gather_end) return ring;
+    slots_v = slots;
+    slots = slots_next;
+  }
+}
+
+/* The first warp, which finds the items, waits for nobody: the others may still look at the item's before. It cannot be
+ * two items ahead of them, since consumers begin no item that the others have not come to. */
 EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   const int tid_once = read_tid();
   const auto tid = [&]() { return read_anew(tid_once); };
-  const bool streaming = uniform(tid_once / 32) == 0; /* this warp does what one warp can do */
+  const auto streaming = [&]() { return uniform(tid() / 32) == 0; }; /* this warp does what one warp can do */
   const uint32_t stages = (uint32_t)launch.scores.stages;
   uint32_t place = items_at(at);
   ea_ring ring = {0};
@@ -292,45 +388,38 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
 #pragma unroll 1
   while (true) {
     PRODUCER_MARK(launch, FIND, 0);
-    if (tid() == 0) work = next_item(call, launch, work, place_before(at, place), place);
+    if (tid() == 0) {
+      const ea_item *before = item_at(place_before(at, place));
+      ea_ring looks = {before->looks};
+      ring_skip(&looks, (uint32_t)num_looks(before), stages);
+      ((ea_item *)__cvta_shared_to_generic(place))->looks = looks.position;
+      work = next_item(call, launch, work, place_before(at, place), place);
+    }
     PRODUCER_MARK(launch, MEET, 0);
-    bar_sync(BARRIER_PRODUCER, 128);
+    const uint32_t parity_before = item_at(place_before(at, place))->q_parity;
+    if (streaming()) {
+      __syncwarp();
+      bar_arrive(BARRIER_ITEM + (int)parity_before, 128);
+    } else {
+      bar_sync(BARRIER_ITEM + (int)parity_before, 128);
+    }
     if (item_at(place)->rows == 0) break;
+    if (!streaming() && launch.scores.q_aligned) {
+      mbarrier_wait(q_full(at), parity_before);
+      release(q_full(at));
+    }
     ITEM_MARKS(launch, item_at(place));
-    const int first = uniform(item_at(place)->first_step), end = uniform(item_at(place)->end_step);
-    const int stream_from = uniform(item_at(place)->gather_end);
-    bool with_q = true;
-    if (!launch.scores.q_aligned) {
-      bring_q(call, launch, at, place, tid());
-      with_q = false;
-    }
-    ea_ring ring_v = ring;
-    uint32_t slots_v = 0, slots = 0, slots_next = first < stream_from ? tile_slots(call, place, tid(), first) : 0u;
-#pragma unroll 1
-    for (int tile = first; first < stream_from; tile++) {
-      slots_v = slots;
-      slots = slots_next;
-      if (tile < stream_from) {
-        if (tile + 1 < stream_from) slots_next = tile_slots(call, place, tid(), tile + 1);
-        gather_tile<false>(call, launch, at, place, tid(), tile, slots, ring);
-        ring_advance(&ring, stages);
-      }
-      if (with_q) {
-        if (streaming) bring_q(call, launch, at, place, tid());
-        with_q = false;
-      }
-      if (tile > first) {
-        gather_tile<true>(call, launch, at, place, tid(), tile - 1, slots_v, ring_v);
-        ring_advance(&ring_v, stages);
-      }
-      if (tile >= stream_from) break;
-    }
-    if (streaming) {
-      if (stream_from < end) {
-        stream_tiles(call, launch, at, place, stream_from, end, ring, with_q);
-      } else if (with_q) {
-        bring_q(call, launch, at, place, tid()); /* an item without tiles */
-      }
+    const bool gathers = item_at(place)->first_step < item_at(place)->gather_end;
+    const bool with_q = launch.scores.q_aligned; /* the first warp's, behind a tile of K */
+    if (!with_q) bring_q(call, launch, at, place, tid());
+    if (gathers) ring = gather_tiles(call, launch, at, place, tid_once, ring);
+    const int stream_from = uniform(item_at(place)->gather_end), end = uniform(item_at(place)->end_step);
+    if (!streaming()) {
+      look_at_tiles(launch, at, place, tid(), stream_from, end, ring);
+    } else if (stream_from < end) {
+      stream_tiles(call, launch, at, place, stream_from, end, ring, with_q && !gathers);
+    } else if (with_q && !gathers) {
+      bring_q(call, launch, at, place, tid()); /* an item without tiles */
     }
     ring_skip(&ring, (uint32_t)(end - stream_from), stages);
     place = place_after(at, place);
@@ -382,14 +471,14 @@ EA_DEVICE uint32_t bits_below(int count) { /* 0 to 32 */
 
 /* -Inf where a key is hidden. seen: what each of the thread's two rows sees, mask aside. key0: this thread's first key.
  */
-EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_call &call, const ea_item *item, const ea_key_range seen[2],
-                          int key0, int row) {
+EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_hopper_launch &launch, const ea_item *item,
+                          const ea_key_range seen[2], int key0, int row) {
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     /* Bit e: whether the row sees the thread's e-th key. */
     uint32_t visible = bits_below(keys_before(seen[h].end - key0)) & ~bits_below(keys_before(seen[h].first - key0));
     if (item->view.mask) { /* the mask is all that is left to ask */
-      const uint8_t *mask = item->view.mask + row_query(item, row + h * 8, call.group) * item->view.mask_stride;
+      const uint8_t *mask = item->view.mask + row_query(launch, item, row + h * 8) * item->view.mask_stride;
       const int told = item->view.mask_skips_prefix ? ea_max_i32(seen[h].first, item->view.prefix) : seen[h].first;
 #pragma unroll 1
       for (int e = 0; e < TILE_N / 4; e++) {
@@ -408,26 +497,16 @@ EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_call &call, const ea_ite
 /* A NaN or Inf in V must reach only the rows that see it (promise 2), and 0 * NaN is NaN. Where every
  * row of the block sees every key it reaches whom it should by itself; elsewhere, when there is one,
  * it is given by hand to the rows that see it and taken out of the tile. All consumers come here. */
-EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, const ea_item *item, int tile, uint32_t v,
-                                     int tid) {
+EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, const ea_hopper_launch &launch,
+                                     const ea_item *item, int tile, uint32_t v, int tid) {
   const int thread = tid - 128, row = first_row(tid), lane = tid % 32;
-  /* Each warpgroup looks for itself, and all see the same: to wait for each other would end their taking turns. */
-  uint32_t zeros[2] = {0, 0};
-#pragma unroll 4
-  for (int index = tid % 128; index < V_BYTES / 16; index += 256) {
-    zeros[0] = add_zero_times(zeros[0], ld_shared_v4(v + (uint32_t)index * 16));
-    zeros[1] = add_zero_times(zeros[1], ld_shared_v4(v + (uint32_t)index * 16 + 2048));
-  }
-  const bool found =
-      is_special(zeros[0]) || is_special(zeros[0] >> 16) || is_special(zeros[1]) || is_special(zeros[1] >> 16);
-  if (!bar_red_or(BARRIER_CONSUMER + thread / 128, 128, found)) return;
 #pragma unroll 1
   for (int n = 0; n < TILE_N; n++) {
     const int key = tile * TILE_N + n;
     if (key < item->keys.first || key >= item->keys.end) continue;
     bool seen[2];
 #pragma unroll
-    for (int h = 0; h < 2; h++) seen[h] = ea_visible(&item->view, row_query(item, row + h * 8, call.group), key);
+    for (int h = 0; h < 2; h++) seen[h] = ea_visible(&item->view, row_query(launch, item, row + h * 8), key);
 #pragma unroll
     for (int j = 0; j < DIM_V / 8; j++) { /* eight columns: a chunk of a slice */
       const uint32_t at = v + (uint32_t)(j / 8 * SLICE_BYTES + n * 128 + ((j % 8) ^ (n & 7)) * 16 + lane % 4 * 4);
@@ -478,6 +557,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 #pragma unroll
     for (int e = 0; e < DIM_V / 2; e++) o[e] = 0.0f;
 
+    ea_ring looks = {uniform(item_at(place)->looks)};
     const int first = uniform(item_at(place)->first_step);
     const auto end = [&]() { return uniform(item_at(place)->end_step); };
     const auto is_gathered = [&](int tile) { return tile < item_at(place)->gather_end; };
@@ -485,16 +565,16 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const ea_item *item = item_at(place);
-      const int i = row_query(item, first_row(tid()) + h * 8, call.group);
+      const int i = row_query(launch, item, first_row(tid()) + h * 8);
       seen[h] = ea_visible_keys(&item->view, i, i + 1);
     }
     /* Scales, cap, temperature and mask of any tile; whether there was a mask. */
     const auto prepare = [&](int tile) {
       const ea_item *item = item_at(place);
-      const int j0 = tile * TILE_N, key0 = j0 + tid() % 4 * 2, row = first_row(tid());
+      const int key0 = tile * TILE_N + tid() % 4 * 2, row = first_row(tid());
       if (special) transform(s, call, launch, item, key0, row);
-      const bool masked = uniform(j0 < item->plain.first || j0 + TILE_N > item->plain.end) != 0;
-      if (masked) apply_mask(s, call, item, seen, key0, row);
+      const bool masked = uniform(is_masked(item, tile)) != 0;
+      if (masked) apply_mask(s, launch, item, seen, key0, row);
       return masked;
     };
     /* Then to probabilities, whatever the call asks for. */
@@ -518,10 +598,20 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     /* A masked tile's V is looked through before it is used. */
     const auto settle = [&](int tile) {
       MARK(SETTLE, tile);
+      const uint32_t v = v_tile_at(at, slot_of(ring));
+      uint32_t found;
+      if (is_gathered(tile)) { /* each warpgroup for itself: to wait for each other would end their taking turns */
+        wait_full(v_full(at, slot_of(ring)), parity_of(ring), true);
+        found = bar_red_or(BARRIER_CONSUMER + warpgroup, 128, look(v, tid() % 128, 128));
+      } else {
+        mbarrier_wait(look_done(at, slot_of(looks)), parity_of(looks));
+        found = ld_shared_b32(look_result(at, slot_of(looks)));
+        ring_advance(&looks, stages);
+      }
+      if (found == 0) return;
       if (moved) rescale(o, factor);
       moved = false;
-      wait_full(v_full(at, slot_of(ring)), parity_of(ring), is_gathered(tile));
-      settle_special_values(o, call, item_at(place), tile, v_tile_at(at, slot_of(ring)), tid());
+      settle_special_values(o, call, launch, item_at(place), tile, v, tid());
     };
     /* Waits for the product of a tile with V. */
     uint32_t in_flight; /* the barrier to tell of its end */
@@ -660,10 +750,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       mbarrier_init(k_empty(at, slot), CONSUMERS * 4);
       mbarrier_init(v_full(at, slot), 128);
       mbarrier_init(v_empty(at, slot), CONSUMERS * 4);
+      mbarrier_init(look_asked(at, slot), 1);
+      mbarrier_init(look_done(at, slot), 1);
     }
     fence_mbarrier_init();
     ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */
     none->q_parity = 1;
+    none->looks = 0;
+    none->gather_end = none->end_step = 0;
+    none->plain.first = none->plain.end = 0;
   }
   clear_spare_rows(call, launch, at);
   __syncthreads();

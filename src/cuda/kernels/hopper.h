@@ -17,6 +17,7 @@ typedef struct ea_hopper_launch {
   int32_t *taken;            /* pieces of work given out beyond each block's first; NULL: there are none beyond */
   int32_t row_blocks;        /* of one K/V head, spare ones included; with an order, that has the number */
   int32_t block_tokens;
+  uint32_t group_magic; /* ceil(2^16 / group): a row of a block times it has the row's token in the upper half */
   int32_t group_parts;  /* hopper_wide: parts of a group, each like a group of its own; call.group has a part's heads */
   int32_t kv_boxes;     /* hopper_wide: k and v are maps of its units, and new tokens are read by them */
   int32_t head_chunk;   /* K/V heads worked on together, whose keys and values stay in L2 */

@@ -1,6 +1,7 @@
 /* What both Hopper kernels do alike. Included by them once they have said where things are in shared memory (ea_places,
- * barriers_at, items_at), their sizes (SLICES, TILE_M, TILE_N), how many keys they take at a step (STEP_KEYS) and how
- * many threads of the producer gather a tile together (FEEDERS). */
+ * barriers_at, items_at), their sizes (SLICES, TILE_M, TILE_N), how many keys they take at a step (STEP_KEYS), how many
+ * threads of the producer gather a tile together (FEEDERS) and how many of its warps tell that they know of an item
+ * (Q_WITNESSES). */
 #ifndef EA_CUDA_KERNELS_HOPPER_PARTS_H
 #define EA_CUDA_KERNELS_HOPPER_PARTS_H
 
@@ -25,6 +26,7 @@ typedef struct ea_item {
   int32_t rows;                /* (query, head) rows that exist; 0: no more work */
   int32_t kv_head, first_head; /* first_head: of the queries */
   uint32_t q_parity;           /* of Q's barriers */
+  uint32_t looks;              /* hopper.cu: the place in the ring of looks */
 } ea_item;
 static_assert(sizeof(ea_item) <= EA_HOPPER_ITEM_BYTES, "its place in the layout");
 
@@ -108,17 +110,29 @@ EA_DEVICE int32_t next_item(const ea_call &call, const ea_hopper_launch &launch,
   return work < all_work ? take_work(launch) : work;
 }
 
+/* ---- rows of a block --------------------------------------------------------------------------- */
+
+/* Its token, counted from the block's first. Exact, since rows and the group are at most TILE_M. */
+EA_DEVICE int row_token(const ea_hopper_launch &launch, int row) {
+  static_assert(TILE_M * TILE_M < 65536, "where the quotient is exact");
+  return (int)((uint32_t)row * launch.group_magic >> 16);
+}
+/* Its query; rows past the last show what that sees. */
+EA_DEVICE int row_query(const ea_hopper_launch &launch, const ea_item *item, int row) {
+  return ea_min_i32(item->i0 + row_token(launch, row), item->view.extend - 1);
+}
+
 /* ---- queries ---------------------------------------------------------------------------------- */
 
 /* Q by plain loads, where its rows are not aligned. */
-EA_DEVICE void load_q(const ea_call &call, uint32_t place, int tid, uint32_t q) {
+EA_DEVICE void load_q(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, uint32_t q) {
   const ea_source how = {EA_ELEMENT_16BIT, false};
 #pragma unroll 1
   for (int index = tid; index < item_at(place)->rows * SLICES * 8; index += 128) {
     const ea_item *item = item_at(place);
     const int row = index / (SLICES * 8), at = index % (SLICES * 8);
-    const int64_t token = item->token0 + item->i0 + row / call.group;
-    const int64_t head = item->first_head + row % call.group;
+    const int t = row_token(launch, row);
+    const int64_t token = item->token0 + item->i0 + t, head = item->first_head + row - t * call.group;
     const char *source = (const char *)call.q.data + (token * call.q.token_stride + head * call.q.head_stride) * 2;
     const uint32_t to =
         q + (uint32_t)(at / 8 * TILE_M * EA_HOPPER_SLICE_BYTES + row * 128 + ((at % 8) ^ (row & 7)) * 16);
@@ -144,14 +158,14 @@ EA_DEVICE void clear_spare_rows(const ea_call &call, const ea_hopper_launch &lau
 }
 
 /* Q of an item, when the one before it is no longer needed: by TMA for one whole warp, else for all threads. Its
- * barrier counts 128 arrivals either way. */
+ * barrier counts 128 arrivals either way; by TMA, Q_WITNESSES of them come from elsewhere. */
 EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid) {
   const ea_item *item = item_at(place);
   PRODUCER_MARK(launch, SLOT_Q, 0);
   mbarrier_wait(q_empty(at), item->q_parity ^ 1);
   PRODUCER_MARK(launch, COPY_Q, 0);
   if (!launch.scores.q_aligned) {
-    load_q(call, place, tid, at.q);
+    load_q(call, launch, place, tid, at.q);
     fence_proxy_async_shared();
     mbarrier_arrive(q_full(at));
     return;
@@ -160,7 +174,7 @@ EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_p
   if (elect_one()) {
     mbarrier_arrive_expect_tx(q_full(at),
                               (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
-    mbarrier_arrive_many(q_full(at), 127);
+    mbarrier_arrive_many(q_full(at), 127 - Q_WITNESSES);
 #pragma unroll
     for (int slice = 0; slice < SLICES; slice++) {
       tma_load_3d(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES), &launch.q, q_full(at),
@@ -276,11 +290,6 @@ EA_DEVICE void release(uint32_t barrier) {
   if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
 }
 
-/* Query of a row of the block; rows past the last query show what that sees. */
-EA_DEVICE int row_query(const ea_item *item, int row, int group) {
-  return ea_min_i32(item->i0 + row / group, item->view.extend - 1);
-}
-
 /* What scores become before the softmax: scales, cap, temperature. */
 EA_DEVICE void transform(float s[TILE_N / 2], const ea_call &call, const ea_hopper_launch &launch, const ea_item *item,
                          int key0, int row) {
@@ -297,7 +306,7 @@ EA_DEVICE void transform(float s[TILE_N / 2], const ea_call &call, const ea_hopp
   for (int h = 0; h < 2; h++) {
     float temperature = 1.0f;
     if (call.xai_temperature_len > 0) {
-      const int position = item->view.prefix + row_query(item, row + h * 8, call.group);
+      const int position = item->view.prefix + row_query(launch, item, row + h * 8);
       temperature = ea_temperature(position, call.xai_temperature_len, __log2f((float)position), with.inv_log2_len);
     }
 #pragma unroll
@@ -407,8 +416,8 @@ EA_DEVICE void finish(const float o[WIDTH / 2], const float reference[2], const 
   for (int h = 0; h < 2; h++) {
     const int r = row + h * 8;
     const bool exists = r < item->rows;
-    const int head = item->first_head + r % call.group;
-    const int64_t token = item->token0 + item->i0 + r / call.group;
+    const int t = row_token(launch, r), head = item->first_head + r - t * call.group;
+    const int64_t token = item->token0 + item->i0 + t;
     const ea_row_end end = end_row(call, reference[h], launch.scores.scale_log2, sum[h], head, exists);
     if (call.lse && exists && lane % 4 == 0 && first_column == 0) {
       call.lse[token * call.lse_token_stride + head * call.lse_head_stride] = end.lse;

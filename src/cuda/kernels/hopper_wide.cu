@@ -59,6 +59,7 @@
 #define EA_PRODUCT_(n, kind, type) wgmma_n##n##_##kind##_##type
 #define EA_PRODUCT(n, kind, type) EA_PRODUCT_(n, kind, type)
 
+#define Q_WITNESSES 0
 #define RELEASE_LAG 1 /* units given to the products after the one that is released */
 
 #define EARLY_UNITS 6 /* latent: slices whose scores are asked for before the other consumer's values are used */
@@ -420,10 +421,10 @@ EA_DEVICE int first_row(int tid) {
 }
 
 /* -Inf where a key is hidden. key0: this thread's first key; its others are the next one, and every 8 on. */
-EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_call &call, const ea_item *item, int key0, int row) {
+EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_hopper_launch &launch, const ea_item *item, int key0, int row) {
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    const int i = row_query(item, row + h * 8, call.group);
+    const int i = row_query(launch, item, row + h * 8);
     const ea_key_range seen = ea_visible_keys(&item->view, i, i + 1);
     const int from = seen.first - key0, to = seen.end - key0;
     uint32_t hidden = 0;
@@ -575,7 +576,7 @@ EA_DEVICE void add_special(float o[COLUMNS / 2], const ea_call &call, const ea_h
     const ea_element element = key < item->view.prefix ? cached_source(call, launch.scores).element : EA_ELEMENT_16BIT;
     bool seen[2];
 #pragma unroll
-    for (int h = 0; h < 2; h++) seen[h] = ea_visible(&item->view, row_query(item, row + h * 8, call.group), key);
+    for (int h = 0; h < 2; h++) seen[h] = ea_visible(&item->view, row_query(launch, item, row + h * 8), key);
 #pragma unroll
     for (int j = 0; j < COLUMNS / 8; j++) {
       const uint32_t pair = load_pair(source, column0 + j * 8, call.head_dim_v, element);
@@ -690,7 +691,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       const ea_item *item = item_at(place);
       const int j0 = own_tile(pair) * TILE_N, key0 = j0 + tid() % 4 * 2, row = first_row(tid());
       if (special) transform(s, call, launch, item, key0, row);
-      if (is_masked(item, own_tile(pair))) apply_mask(s, call, item, key0, row);
+      if (is_masked(item, own_tile(pair))) apply_mask(s, launch, item, key0, row);
 #pragma unroll
       for (int h = 0; h < 2; h++) maxima[h] = tile_maximum(s, h);
       tell(at, side(), told, tid(), maxima);
@@ -950,7 +951,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       const int key0 = tile * TILE_N + tid() % 4 * 2;
       if (special) transform(s, call, launch, item_at(place), key0, first_row(tid()));
       const bool masked = is_masked(item_at(place), tile);
-      if (masked) apply_mask(s, call, item_at(place), key0, first_row(tid()));
+      if (masked) apply_mask(s, launch, item_at(place), key0, first_row(tid()));
       const bool v_scaled = launch.scores.v_scale != 1.0f;
       if (v_scaled || is_first) {
         const bool must[2] = {true, true};
