@@ -125,14 +125,18 @@ EA_DEVICE uint32_t v_full(ea_places at, uint32_t slot) {
 EA_DEVICE uint32_t v_empty(ea_places at, uint32_t slot) {
   return barriers_at(at) + 24 + (EA_HOPPER_MAX_STAGES + slot) * 16;
 }
-EA_DEVICE uint32_t look_asked(ea_places at, uint32_t slot) {
-  return at.q + (uint32_t)ea_hopper_smem_layout(shape_constants(), 0).looks + slot * 16;
+#define LOOKS EA_HOPPER_MAX_STAGES
+EA_DEVICE uint32_t look_asked(ea_places at, uint32_t number) {
+  return at.q + (uint32_t)ea_hopper_smem_layout(shape_constants(), 0).looks + number % LOOKS * 16;
 }
-EA_DEVICE uint32_t look_done(ea_places at, uint32_t slot) {
-  return look_asked(at, slot) + 8;
+EA_DEVICE uint32_t look_done(ea_places at, uint32_t number) {
+  return look_asked(at, number) + 8;
 }
-EA_DEVICE uint32_t look_result(ea_places at, uint32_t slot) {
-  return look_asked(at, EA_HOPPER_MAX_STAGES) + slot * 4;
+EA_DEVICE uint32_t look_result(ea_places at, uint32_t number) {
+  return look_asked(at, 0) + LOOKS * 16 + number % LOOKS * 4;
+}
+EA_DEVICE uint32_t look_parity(uint32_t number) {
+  return number / LOOKS % 2;
 }
 #define MARKS_OFFSET ea_hopper_smem_layout(shape_constants(), 0).marks
 #include "cuda/kernels/hopper_parts.h"
@@ -174,8 +178,8 @@ EA_DEVICE void copy_rows(const ea_lane_rows &rows, int tid, int dim, uint32_t ds
 #pragma unroll
     for (int slice = 0; slice < SLICE_COUNT; slice++) {
       const bool wanted = WHOLE || (there && slice * EA_HOPPER_SLICE + chunk * CHUNK < dim);
-      cp_async_16(first + (uint32_t)(pass * PASS_ROWS * 128 + slice * SLICE_BYTES),
-                  row + slice * EA_HOPPER_SLICE_BYTES, wanted ? 16 : 0);
+      cp_async_16(first + (uint32_t)(pass * PASS_ROWS * 128 + slice * SLICE_BYTES), row + slice * EA_HOPPER_SLICE_BYTES,
+                  wanted ? 16 : 0);
     }
   }
 }
@@ -252,18 +256,19 @@ EA_DEVICE void gather_tile(const ea_call &call, const ea_hopper_launch &launch, 
 /* ---- looks at values
  *
  * A masked tile of V is looked through for NaN and Inf (settle_special_values says why). Where it comes by TMA, the
- * producer's other warps do it, since the consumers have no time for it: with windows of 128 at D = 64 it took a sixth of
- * theirs. The first warp asks for a look when it asks for the tile: who waits for a tile without that could take the
- * slot's use before for it. Looks have a ring like tiles, of which none is masked alone. */
+ * producer's other warps do it, since the consumers have no time for it: with windows of 128 at D = 64 it took a sixth
+ * of theirs. The first warp asks for a look when it asks for the tile: who waits for a tile without that could take the
+ * slot's use before for it. Looks are numbered; more than one for each slot of V are never under way. */
+static_assert((LOOKS & (LOOKS - 1)) == 0, "numbers may pass 2^32");
 
 EA_DEVICE bool is_masked(const ea_item *item, int tile) {
   return tile * TILE_N < item->plain.first || (tile + 1) * TILE_N > item->plain.end;
 }
-/* Of the tiles that come by TMA, those that are masked. */
-EA_DEVICE int num_looks(const ea_item *item) {
-  const int first = ea_max_i32(item->gather_end, (item->plain.first + TILE_N - 1) / TILE_N);
-  const int end = ea_min_i32(item->end_step, item->plain.end / TILE_N);
-  return item->end_step - item->gather_end - ea_max_i32(end - first, 0);
+/* The number of the look at a tile that comes by TMA, or of the next one behind it. */
+EA_DEVICE uint32_t look_number(const ea_item *item, int tile) {
+  const int plain_first = ea_max_i32(item->gather_end, (item->plain.first + TILE_N - 1) / TILE_N);
+  const int plain_end = ea_min_i32(tile, item->plain.end / TILE_N);
+  return item->looks + (uint32_t)(tile - item->gather_end - ea_max_i32(plain_end - plain_first, 0));
 }
 
 /* Tiles [tile, end) by TMA, for one whole warp; Q behind the first where `with_q`. */
@@ -272,7 +277,7 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
   const uint32_t stages = (uint32_t)launch.scores.stages;
   const int head = uniform(item_at(place)->kv_head);
   int token = uniform((int)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix));
-  ea_ring ring_v = ring, looks = {uniform(item_at(place)->looks)};
+  ea_ring ring_v = ring;
   if (with_q) { /* Q's place is still taken, but its rows can come nearer */
     const int q_head = uniform(item_at(place)->first_head);
     const int q_token = uniform((int)item_at(place)->token0 + item_at(place)->i0);
@@ -302,9 +307,8 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
       load_tile<SLICES_V>(&launch.v, v_full(at, slot), v_tile_at(at, slot), head, token - TILE_N);
       ring_advance(&ring_v, stages);
       if (is_masked(item_at(place), tile - 1)) {
-        if (elect_one()) mbarrier_arrive(look_asked(at, slot_of(looks)));
+        if (elect_one()) mbarrier_arrive(look_asked(at, look_number(item_at(place), tile - 1)));
         __syncwarp();
-        ring_advance(&looks, stages);
       }
     }
     if (tile >= end) break;
@@ -328,26 +332,24 @@ EA_DEVICE bool look(uint32_t v, int thread, int threads) {
 EA_DEVICE void look_at_tiles(const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid, int tile, int end,
                              ea_ring ring) {
   const uint32_t stages = (uint32_t)launch.scores.stages;
-  ea_ring looks = {item_at(place)->looks};
 #pragma unroll 1
   for (; tile < end; tile++, ring_advance(&ring, stages)) {
     if (!is_masked(item_at(place), tile)) continue;
-    const uint32_t slot = slot_of(looks);
-    mbarrier_wait(look_asked(at, slot), parity_of(looks));
+    const uint32_t number = look_number(item_at(place), tile);
+    mbarrier_wait(look_asked(at, number), look_parity(number));
     mbarrier_wait(v_full(at, slot_of(ring)), parity_of(ring));
     const bool found = look(v_tile_at(at, slot_of(ring)), tid - 32, LOOKERS);
     const bool any = bar_red_or(BARRIER_LOOKERS, LOOKERS, found);
     if (tid == 32) {
-      st_shared_b32(look_result(at, slot), any);
-      mbarrier_arrive(look_done(at, slot));
+      st_shared_b32(look_result(at, number), any);
+      mbarrier_arrive(look_done(at, number));
     }
-    ring_advance(&looks, stages);
   }
 }
 
-/* The tiles of an item that are gathered, by all threads; Q behind the first, for the first warp. K runs a tile ahead of
- * V, as the consumers take them: a tile's V would otherwise keep the next K waiting for a slot that is free much later.
- * The place in the rings behind them. */
+/* The tiles of an item that are gathered, by all threads; Q behind the first, for the first warp. K runs a tile ahead
+ * of V, as the consumers take them: a tile's V would otherwise keep the next K waiting for a slot that is free much
+ * later. The place in the rings behind them. */
 EA_DEVICE ea_ring gather_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
                                int tid_once, ea_ring ring) {
   const auto tid = [&]() { return read_anew(tid_once); };
@@ -390,9 +392,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
     PRODUCER_MARK(launch, FIND, 0);
     if (tid() == 0) {
       const ea_item *before = item_at(place_before(at, place));
-      ea_ring looks = {before->looks};
-      ring_skip(&looks, (uint32_t)num_looks(before), stages);
-      ((ea_item *)__cvta_shared_to_generic(place))->looks = looks.position;
+      ((ea_item *)__cvta_shared_to_generic(place))->looks = look_number(before, before->end_step);
       work = next_item(call, launch, work, place_before(at, place), place);
     }
     PRODUCER_MARK(launch, MEET, 0);
@@ -469,27 +469,43 @@ EA_DEVICE uint32_t bits_below(int count) { /* 0 to 32 */
   return count == 32 ? 0xffffffffu : (1u << count) - 1;
 }
 
-/* -Inf where a key is hidden. seen: what each of the thread's two rows sees, mask aside. key0: this thread's first key.
- */
-EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_hopper_launch &launch, const ea_item *item,
-                          const ea_key_range seen[2], int key0, int row) {
+/* What a thread's two rows see of its keys of a tile: bits, by the keys' order. */
+typedef struct ea_tile_mask {
+  bool masked; /* else they see all, and the bits mean nothing */
+  uint32_t visible[2];
+} ea_tile_mask;
+
+/* seen: what each row sees, mask aside. To be called while the tensor cores are busy. */
+EA_DEVICE ea_tile_mask mask_of(const ea_hopper_launch &launch, const ea_item *item, const ea_key_range seen[2],
+                               int tile, int tid) {
+  ea_tile_mask mask = {uniform(is_masked(item, tile)) != 0, {0, 0}};
+  if (!mask.masked) return mask;
+  const int key0 = tile * TILE_N + tid % 4 * 2;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    /* Bit e: whether the row sees the thread's e-th key. */
     uint32_t visible = bits_below(keys_before(seen[h].end - key0)) & ~bits_below(keys_before(seen[h].first - key0));
     if (item->view.mask) { /* the mask is all that is left to ask */
-      const uint8_t *mask = item->view.mask + row_query(launch, item, row + h * 8) * item->view.mask_stride;
+      const uint8_t *row = item->view.mask + row_query(launch, item, first_row(tid) + h * 8) * item->view.mask_stride;
       const int told = item->view.mask_skips_prefix ? ea_max_i32(seen[h].first, item->view.prefix) : seen[h].first;
 #pragma unroll 1
       for (int e = 0; e < TILE_N / 4; e++) {
         const int key = key0 + e / 2 * 8 + e % 2;
-        if (key >= told && key < seen[h].end && mask[key] == 0) visible &= ~(1u << e);
+        if (key >= told && key < seen[h].end && row[key] == 0) visible &= ~(1u << e);
       }
     }
+    mask.visible[h] = (uint32_t)read_anew((int)visible); /* now, not when it is used */
+  }
+  return mask;
+}
+
+/* -Inf where a key is hidden. */
+EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_tile_mask &mask) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
 #pragma unroll
     for (int e = 0; e < TILE_N / 4; e++) {
       float *x = &s[e / 2 * 4 + h * 2 + e % 2];
-      *x = visible & 1u << e ? *x : MINUS_INF;
+      *x = mask.visible[h] & 1u << e ? *x : MINUS_INF;
     }
   }
 }
@@ -499,7 +515,7 @@ EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_hopper_launch &launch, c
  * it is given by hand to the rows that see it and taken out of the tile. All consumers come here. */
 EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, const ea_hopper_launch &launch,
                                      const ea_item *item, int tile, uint32_t v, int tid) {
-  const int thread = tid - 128, row = first_row(tid), lane = tid % 32;
+  const int row = first_row(tid), lane = tid % 32;
 #pragma unroll 1
   for (int n = 0; n < TILE_N; n++) {
     const int key = tile * TILE_N + n;
@@ -521,7 +537,7 @@ EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, co
     }
   }
   bar_sync(BARRIER_CONSUMERS, CONSUMERS * 128);
-  for (int index = thread; index < V_BYTES / 16; index += CONSUMERS * 128) {
+  for (int index = tid - 128; index < V_BYTES / 16; index += CONSUMERS * 128) {
     const uint32_t address = v + (uint32_t)index * 16;
     st_shared_v4(address, without_special(ld_shared_v4(address)));
   }
@@ -557,25 +573,14 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 #pragma unroll
     for (int e = 0; e < DIM_V / 2; e++) o[e] = 0.0f;
 
-    ea_ring looks = {uniform(item_at(place)->looks)};
-    const int first = uniform(item_at(place)->first_step);
     const auto end = [&]() { return uniform(item_at(place)->end_step); };
+    const int first = uniform(item_at(place)->first_step);
     const auto is_gathered = [&](int tile) { return tile < item_at(place)->gather_end; };
     ea_key_range seen[2]; /* by the thread's rows */
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const ea_item *item = item_at(place);
-      const int i = row_query(launch, item, first_row(tid()) + h * 8);
-      seen[h] = ea_visible_keys(&item->view, i, i + 1);
-    }
-    /* Scales, cap, temperature and mask of any tile; whether there was a mask. */
-    const auto prepare = [&](int tile) {
-      const ea_item *item = item_at(place);
-      const int key0 = tile * TILE_N + tid() % 4 * 2, row = first_row(tid());
-      if (special) transform(s, call, launch, item, key0, row);
-      const bool masked = uniform(is_masked(item, tile)) != 0;
-      if (masked) apply_mask(s, launch, item, seen, key0, row);
-      return masked;
+    /* Scales, cap, temperature and mask of any tile. */
+    const auto prepare = [&](int tile, const ea_tile_mask &mask) {
+      if (special) transform(s, call, launch, item_at(place), tile * TILE_N + tid() % 4 * 2, first_row(tid()));
+      if (mask.masked) apply_mask(s, mask);
     };
     /* Then to probabilities, whatever the call asks for. */
     const auto convert = [&](int tile, bool is_first, uint32_t(&to)[TILE_N / 4]) {
@@ -596,22 +601,22 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       }
     };
     /* A masked tile's V is looked through before it is used. */
+    const auto has_special = [&](int tile) {
+      if (is_gathered(tile)) { /* each warpgroup for itself: to wait for each other would end their taking turns */
+        const uint32_t slot = slot_of(ring);
+        wait_full(v_full(at, slot), parity_of(ring), true);
+        return bar_red_or(BARRIER_CONSUMER - 1 + tid() / 128, 128, look(v_tile_at(at, slot), tid() % 128, 128));
+      }
+      const uint32_t number = look_number(item_at(place), tile);
+      mbarrier_wait(look_done(at, number), look_parity(number));
+      return ld_shared_b32(look_result(at, number)) != 0;
+    };
     const auto settle = [&](int tile) {
       MARK(SETTLE, tile);
-      const uint32_t v = v_tile_at(at, slot_of(ring));
-      uint32_t found;
-      if (is_gathered(tile)) { /* each warpgroup for itself: to wait for each other would end their taking turns */
-        wait_full(v_full(at, slot_of(ring)), parity_of(ring), true);
-        found = bar_red_or(BARRIER_CONSUMER + warpgroup, 128, look(v, tid() % 128, 128));
-      } else {
-        mbarrier_wait(look_done(at, slot_of(looks)), parity_of(looks));
-        found = ld_shared_b32(look_result(at, slot_of(looks)));
-        ring_advance(&looks, stages);
-      }
-      if (found == 0) return;
+      if (!has_special(tile)) return;
       if (moved) rescale(o, factor);
       moved = false;
-      settle_special_values(o, call, launch, item_at(place), tile, v, tid());
+      settle_special_values(o, call, launch, item_at(place), tile, v_tile_at(at, slot_of(ring)), tid());
     };
     /* Waits for the product of a tile with V. */
     uint32_t in_flight; /* the barrier to tell of its end */
@@ -621,8 +626,8 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       wgmma_settle(o, DIM_V / 2);
       release(in_flight);
     };
-    /* Up to the scores of `tile`, with the product of the one before under way. */
-    const auto products = [&](int tile, const uint32_t(&with)[TILE_N / 4], bool k_gathered, bool v_gathered) {
+    /* Asks for the scores of `tile`, and for the product of the one before. */
+    const auto issue = [&](int tile, const uint32_t(&with)[TILE_N / 4], bool k_gathered, bool v_gathered) {
       const ea_ring before = {uniform(ring.position)};
       ring = before;
       ring_advance(&ring, stages);
@@ -642,6 +647,9 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       issue_output(o, with, v_tile_at(at, slot_of(before)));
       in_flight = v_empty(at, slot_of(before));
       bar_arrive(turn(1), 256);
+    };
+    /* Waits for the scores, with the product under way. */
+    const auto scores_done = [&](int tile) {
       MARK(WAIT_S, tile);
       wgmma_wait_group(1);
       wgmma_settle(s, TILE_N / 2);
@@ -655,25 +663,33 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       MARK(ISSUE_S, first);
       wgmma_fence();
       issue_scores(s, q, k_tile_at(at, slot_of(ring)));
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int i = row_query(launch, item_at(place), first_row(tid()) + h * 8);
+        seen[h] = ea_visible_keys(&item_at(place)->view, i, i + 1);
+      }
+      const ea_tile_mask first_mask = mask_of(launch, item_at(place), seen, first, tid());
       MARK(WAIT_S, first);
       wgmma_wait_group(0);
       wgmma_settle(s, TILE_N / 2);
       MARK(SOFTMAX, first);
       release(k_empty(at, slot_of(ring)));
-      const bool first_masked = prepare(first);
+      prepare(first, first_mask);
       convert(first, true, p);
-      if (first_masked) settle(first);
+      if (first_mask.masked) settle(first);
       int tile = first + 1;
       /* Tiles up to `last` that all rows see whole, two at a time. */
       const auto plain_tiles = [&](auto gathered, int last) {
         const int plain_end = special ? 0 : uniform(item_at(place)->plain.end);
 #pragma unroll 1
         for (; (tile + 1 + TWO_P) * TILE_N <= plain_end && tile <= last; tile += 1 + TWO_P) {
-          products(tile, p, gathered(tile), gathered(tile));
+          issue(tile, p, gathered(tile), gathered(tile));
+          scores_done(tile);
           if (TWO_P) {
             moved = probabilities(p_next, s, &state, factor, launch);
             output_done(tile - 1);
-            products(tile + 1, p_next, gathered(tile), gathered(tile));
+            issue(tile + 1, p_next, gathered(tile), gathered(tile));
+            scores_done(tile + 1);
             moved = probabilities(p, s, &state, factor, launch);
             output_done(tile);
           } else {
@@ -694,8 +710,10 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
           }
           if (tile >= end()) break;
         }
-        products(tile, p, is_gathered(tile), is_gathered(tile - 1));
-        const bool masked = prepare(tile);
+        issue(tile, p, is_gathered(tile), is_gathered(tile - 1));
+        const ea_tile_mask mask = mask_of(launch, item_at(place), seen, tile, tid());
+        scores_done(tile);
+        prepare(tile, mask);
         if (TWO_P) {
           convert(tile, false, p_next);
           output_done(tile - 1);
@@ -705,7 +723,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
           MARK(SOFTMAX, tile);
           convert(tile, false, p);
         }
-        if (masked) settle(tile);
+        if (mask.masked) settle(tile);
         tile++;
       }
       release(q_empty(at));
@@ -750,8 +768,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       mbarrier_init(k_empty(at, slot), CONSUMERS * 4);
       mbarrier_init(v_full(at, slot), 128);
       mbarrier_init(v_empty(at, slot), CONSUMERS * 4);
-      mbarrier_init(look_asked(at, slot), 1);
-      mbarrier_init(look_done(at, slot), 1);
+    }
+    for (uint32_t number = 0; number < LOOKS; number++) {
+      mbarrier_init(look_asked(at, number), 1);
+      mbarrier_init(look_done(at, number), 1);
     }
     fence_mbarrier_init();
     ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */

@@ -26,7 +26,7 @@ typedef struct ea_item {
   int32_t rows;                /* (query, head) rows that exist; 0: no more work */
   int32_t kv_head, first_head; /* first_head: of the queries */
   uint32_t q_parity;           /* of Q's barriers */
-  uint32_t looks;              /* hopper.cu: the place in the ring of looks */
+  uint32_t looks;              /* hopper.cu: the number of its first look */
 } ea_item;
 static_assert(sizeof(ea_item) <= EA_HOPPER_ITEM_BYTES, "its place in the layout");
 
@@ -251,8 +251,7 @@ EA_DEVICE ea_lane_rows lane_rows(const ea_call &call, const ea_hopper_launch &la
   const char *at = (const char *)call.q.data;
   if (there && key < item->view.prefix) {
     const ea_pool &pool = OF_V ? call.v_cache : call.k_cache;
-    at = (const char *)pool.data +
-         slot_offset(pool, slot, call.page_size, launch.scores.page_magic, item->kv_head) * 2;
+    at = (const char *)pool.data + slot_offset(pool, slot, call.page_size, launch.scores.page_magic, item->kv_head) * 2;
   } else if (there) {
     const ea_strided &fresh = OF_V ? call.v : call.k;
     const int64_t token = item->token0 + (key - item->view.prefix);
