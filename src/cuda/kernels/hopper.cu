@@ -271,7 +271,9 @@ EA_DEVICE uint32_t look_number(const ea_item *item, int tile) {
   return item->looks + (uint32_t)(tile - item->gather_end - ea_max_i32(plain_end - plain_first, 0));
 }
 
-/* Tiles [tile, end) by TMA, for one whole warp; Q behind the first where `with_q`. */
+/* Tiles [tile, end) by TMA, for one whole warp. with_q: Q as well, when its place is free, which it is when consumers
+ * have the last scores of the item before. Slots of as many tiles as there are stages but one are free sooner, so those
+ * tiles are asked for first: with short walks much of the item's time would go by. */
 EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tile,
                             int end, ea_ring ring, bool with_q) {
   const uint32_t stages = (uint32_t)launch.scores.stages;
@@ -288,7 +290,8 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
     __syncwarp();
   }
 #pragma unroll 1
-  for (int first = tile;; tile++, token += TILE_N) {
+  for (const int first = tile, q_tile = ea_min_i32(tile + (int)stages - 1, end);; tile++, token += TILE_N) {
+    if (with_q && tile == q_tile) bring_q(call, launch, at, place, 0);
     if (tile < end) {
       const uint32_t slot = slot_of(ring);
       PRODUCER_MARK(launch, SLOT_K, tile);
@@ -297,9 +300,7 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
       load_tile<SLICES>(&launch.k, k_full(at, slot), k_tile_at(at, slot), head, token);
       ring_advance(&ring, stages);
     }
-    if (tile == first) {
-      if (with_q) bring_q(call, launch, at, place, 0);
-    } else {
+    if (tile > first) {
       const uint32_t slot = slot_of(ring_v);
       PRODUCER_MARK(launch, SLOT_V, tile - 1);
       mbarrier_wait(v_empty(at, slot), parity_of(ring_v) ^ 1);
