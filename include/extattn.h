@@ -363,7 +363,7 @@ typedef struct ea_batch {
 /*
  * Bytes of workspace that ea_run wants for a batch of this num_seqs and num_tokens
  * (nothing else of it is looked at). Grows with both, so a size taken for the largest
- * batch serves all. May be 0.
+ * batch serves all. May be 0, on a GPU too: a batch that is one round of work for it needs none.
  */
 EA_API ea_status ea_workspace_size(const ea_plan *plan, const ea_batch *batch, size_t *bytes);
 
@@ -388,7 +388,8 @@ EA_API ea_status ea_run(const ea_plan *plan, const ea_batch *batch, void *worksp
 /*
  * Checks what ea_run leaves unchecked on a GPU: the index arrays' order and ends, every
  * slot, the masks' extent. Enqueues one small kernel and waits for it. On a CPU context
- * the same check as ea_run's. EA_ERR_INVALID names the first bad entry.
+ * the same check as ea_run's. EA_ERR_INVALID names the first bad entry. workspace: as for
+ * ea_run; on a GPU of fewer than 256 bytes it allocates what it needs for the time.
  */
 EA_API ea_status ea_validate(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t workspace_bytes,
                              void *stream);

@@ -11,9 +11,10 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from extattn._library import BF16, BOOL, E4M3, E5M2, F16, F32, I32, I64, U8, InvalidError, UnsupportedError
+from extattn._look import Look
 
 View = tuple[int, Any, Any, int, int, Any]
 
@@ -45,6 +46,8 @@ def _code_of(name: str, dtype: Any) -> int:
 
 class Framework:
     """How arrays of one framework are looked at and made."""
+
+    look: Optional[Look] = None  # the short way of a call
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -78,6 +81,7 @@ class _Torch(Framework):
         import torch
 
         self._torch = torch
+        self.look = Look(torch.Tensor)
         self.codes: dict[Any, int] = {}
         for attribute, code in _NAMES.items():
             if hasattr(torch, attribute):

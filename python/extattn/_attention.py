@@ -2,7 +2,8 @@
 
 The way of a call is short on purpose (at most 15 microseconds on the host, tests/python/overhead.py
 measures it): a context is made once a device, a plan once a kind of call, and a batch is packed
-into a buffer that belongs to the thread.
+into a buffer that belongs to the thread. torch tensors take a way that is shorter still, in C (_look.py),
+once a call of their kind has come by the long one, as long as nothing is wrong with them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Any, Optional
 from extattn import _library as ea
 from extattn._arrays import Framework, View, framework_of, synchronize
 from extattn._library import DTYPE_NAMES, InvalidError, lib
+from extattn._look import Functions
 
 _ea_run = lib.ea_run
 _ea_workspace_size = lib.ea_workspace_size
 _pack_batch = ea.BATCH.pack_into
 _ALIGNMENT = 256  # of a workspace
+_VALIDATE_BYTES = 256  # of workspace on a GPU, for ea_validate to allocate nothing
 
 # ---- contexts and plans --------------------------------------------------------------------------
 
@@ -112,6 +115,8 @@ class _Plan:
         context = _context(device)
         ea.check(lib.ea_plan_create(context.handle, ctypes.byref(problem), ctypes.byref(options), ctypes.byref(handle)))
         self.handle = handle.value
+        self.device = device
+        self.q_heads, self.head_dim_v = problem.num_q_heads, problem.head_dim_v
         self.workspace_bytes: dict[tuple[int, int], int] = {}  # by num_seqs and num_tokens
 
     def info(self) -> PlanInfo:
@@ -240,6 +245,40 @@ def _strides(strides: Any, shape: Any, index: int) -> int:
 # ---- the call ----------------------------------------------------------------------------------------
 
 
+def _run_looked_at(
+    functions: Functions,
+    plan: _Plan,
+    framework: Framework,
+    q: Any,
+    out: Any,
+    lse: Any,
+    want_lse: bool,
+    stream: Optional[int],
+) -> Optional[tuple[Any, Any]]:
+    """Runs what functions' look() found in order. None: the results are to be looked at the long way."""
+    _, workspace_bytes, run_it = functions
+    num_bytes = workspace_bytes(plan.handle)
+    if num_bytes is None:
+        return None
+    if out is None:
+        out = framework.empty_like(q, (q.shape[0], plan.q_heads, plan.head_dim_v))
+    if lse is None and want_lse:
+        lse = framework.empty_like(q, (q.shape[0], plan.q_heads), f32=True)
+    keep = None
+    workspace = used = 0
+    if plan.device >= 0:
+        used = framework.stream(plan.device) if stream is None else stream
+        if num_bytes:
+            workspace, keep = framework.workspace(q, plan.device, num_bytes, used)
+    elif num_bytes:
+        workspace = _scratch.host_workspace(num_bytes)
+    status = run_it(plan.handle, out, lse, workspace, num_bytes, used)
+    if status > 0:
+        ea.raise_status(status)
+    del keep  # has lived until here
+    return None if status else (out, lse)
+
+
 def run(
     q: Any,
     k: Any,
@@ -273,15 +312,35 @@ def run(
 ) -> tuple[Any, Any]:
     """See extattn.extend_attention. Returns (out, lse), lse None where it is not wanted."""
     framework = framework_of(q)
-    look = framework.view
-    q_address, q_shape, q_strides, dtype, device, q_keep = view = look("q", q)
+    look = framework.look
+    functions = None if look is None or custom_mask is not None or validate else look.functions
+    short_key: Any = None
+    if look is not None and functions is not None:
+        look.functions = None  # a call within this one (a hook of the allocator's) takes the long way
+        try:
+            inputs = functions[0](q, k, v, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, sinks)
+            if inputs is not None:
+                short_key = (inputs, causal, softmax_scale, logit_cap, window_left, skip_prefix_custom_mask, k_scale,
+                             v_scale, xai_temperature_len, skip_prefix, skip_extend, family, stages)  # fmt: skip
+                known = _plans.get(short_key)
+                if known is not None:
+                    short_key = None
+                    results = _run_looked_at(functions, known, framework, q, out, lse, want_lse, stream)
+                    if results is not None:
+                        return results
+        finally:
+            look.functions = functions
+
+    # The long way, in Python: every framework's, and where what is wrong gets its words.
+    view_of = framework.view
+    q_address, q_shape, q_strides, dtype, device, q_keep = view = view_of("q", q)
     if len(q_shape) != 3:
         _refuse_shape("q", view, "[tokens, heads, head_dim]")
     if q_strides[2] != 1 and q_shape[2] > 1:
         _refuse_stride("q", view)
     tokens, q_heads, head_dim = q_shape
 
-    k_cache_view = look("k_cache", k_cache)
+    k_cache_view = view_of("k_cache", k_cache)
     kc_address, kc_shape, kc_strides, cache_dtype, kc_device, _ = k_cache_view
     paged = len(kc_shape) == 4
     if not paged and len(kc_shape) != 3:
@@ -298,7 +357,7 @@ def run(
         k_address, k_strides, k_shape = q_address, q_strides, q_shape
         k_keep = None
     else:
-        k_view = k_address, k_shape, k_strides, k_dtype, k_device, k_keep = look("k", k)
+        k_view = k_address, k_shape, k_strides, k_dtype, k_device, k_keep = view_of("k", k)
         if k_dtype != dtype or k_device != device or len(k_shape) != 3 or k_shape[0] != tokens or k_strides[2] != 1:
             _check_rows("k", k_view, device, tokens, dtype)
         if k_shape[1] != kv_heads or k_shape[2] != head_dim:
@@ -317,7 +376,7 @@ def run(
         vc_address, vc_strides, vc_shape = kc_address, kc_strides, kc_shape
         vc_keep = None
     else:
-        v_cache_view = look("v_cache", v_cache)
+        v_cache_view = view_of("v_cache", v_cache)
         vc_address, vc_shape, vc_strides, vc_dtype, vc_device, vc_keep = v_cache_view
         head_dim_v = vc_shape[-1]
         if vc_device != device:
@@ -331,7 +390,7 @@ def run(
         if skip_extend and v is None:
             v_address, v_strides, v_shape, v_keep = q_address, q_strides, q_shape, None
         else:
-            v_view = v_address, v_shape, v_strides, v_dtype, v_device, v_keep = look("v", v)
+            v_view = v_address, v_shape, v_strides, v_dtype, v_device, v_keep = view_of("v", v)
             if v_dtype != dtype or v_device != device or len(v_shape) != 3 or v_shape[0] != tokens or v_strides[2] != 1:
                 _check_rows("v", v_view, device, tokens, dtype)
             if v_shape[1] != kv_heads or v_shape[2] != head_dim_v:
@@ -345,16 +404,16 @@ def run(
             )
 
     # The three index arrays of every call, looked at here as long as they are fine; _flat says what is not.
-    qo_view = qo_address, qo_shape, qo_strides, qo_dtype, qo_device, _ = look("qo_indptr", qo_indptr)
+    qo_view = qo_address, qo_shape, qo_strides, qo_dtype, qo_device, _ = view_of("qo_indptr", qo_indptr)
     if qo_dtype != _I32 or qo_device != device or len(qo_shape) != 1 or qo_strides[0] != 1:
         qo_view = _flat("qo_indptr", framework, qo_indptr, device, _INDPTR_TYPES, 1)
     seqs = qo_shape[0] - 1
-    kv_address, kv_shape, kv_strides, kv_dtype, kv_device, _ = look("kv_indptr", kv_indptr)
+    kv_address, kv_shape, kv_strides, kv_dtype, kv_device, _ = view_of("kv_indptr", kv_indptr)
     if kv_dtype != _I32 or kv_device != device or len(kv_shape) != 1 or kv_shape[0] <= seqs or kv_strides[0] != 1:
         _flat("kv_indptr", framework, kv_indptr, device, _INDPTR_TYPES, seqs + 1)
     if seqs < 0:
         _refuse_shape("qo_indptr", qo_view, "[1] or more")
-    at_address, at_shape, at_strides, index_dtype, at_device, at_keep = look("kv_indices", kv_indices)
+    at_address, at_shape, at_strides, index_dtype, at_device, at_keep = view_of("kv_indices", kv_indices)
     if index_dtype not in _INDEX_TYPES or at_device != device or len(at_shape) != 1 or at_strides[0] != 1:
         _flat("kv_indices", framework, kv_indices, device, _INDEX_TYPES, 0)
 
@@ -491,12 +550,16 @@ def run(
         used = None
     else:
         used = framework.stream(device) if stream is None else stream
+        if validate:
+            num_bytes = max(num_bytes, _VALIDATE_BYTES)
         workspace, keep = framework.workspace(q, device, num_bytes, used) if num_bytes else (0, None)
     if validate:
         ea.check(lib.ea_validate(handle, address, workspace, num_bytes, used))
     status = _ea_run(handle, address, workspace, num_bytes, used)
     if status:
         ea.raise_status(status)
+    if short_key is not None:
+        _keep_plan(short_key, plan)  # the next time by the short way
     # The views' keeps (DLPack capsules among them) have lived until here.
     del keep, q_keep, k_keep, v_keep, vc_keep, at_keep, k_cache_view
     return out, lse

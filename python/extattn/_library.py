@@ -171,7 +171,7 @@ BATCH = struct.Struct("@38q")
 MERGE = struct.Struct("@qiqii12q")
 
 
-def _find() -> str:
+def library_path() -> str:
     override = os.environ.get("EXTATTN_LIBRARY")
     if override:
         return override
@@ -179,7 +179,7 @@ def _find() -> str:
 
 
 def _load() -> Any:
-    path = _find()
+    path = library_path()
     try:
         loaded = ctypes.CDLL(path)
     except OSError as error:

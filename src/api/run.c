@@ -7,7 +7,9 @@
 
 static size_t workspace_bytes_of(const ea_plan *plan, int64_t num_seqs, int64_t num_tokens) {
   const ea_context *context = plan->context;
-  if (context->cuda) return ea_cuda_workspace_bytes(&plan->problem, &plan->info, num_seqs, num_tokens);
+  if (context->cuda) {
+    return ea_cuda_workspace_bytes(context->cuda, &plan->problem, &plan->info, num_seqs, num_tokens);
+  }
   if (plan->info.family == EA_FAMILY_REFERENCE) return 0;
   return ea_cpu_workspace_bytes(&plan->problem, context->isa, context->num_threads);
 }
@@ -89,5 +91,7 @@ ea_status ea_validate(const ea_plan *plan, const ea_batch *batch, void *workspac
   ea_call call;
   const ea_status status = check_call(plan, batch, workspace, workspace_bytes, stream, &call);
   if (status || !plan->context->cuda) return status;
-  return ea_cuda_validate(plan->context->cuda, &call, workspace, stream);
+  const bool usable = workspace && workspace_bytes >= EA_CUDA_VALIDATE_BYTES &&
+                      (uintptr_t)workspace % EA_WORKSPACE_ALIGNMENT == 0; /* ea_run may need none, and take any */
+  return ea_cuda_validate(plan->context->cuda, &call, usable ? workspace : NULL, stream);
 }

@@ -25,15 +25,20 @@ void ea_cuda_arch(const ea_cuda_device *device, ea_arch *arch);
 ea_status ea_cuda_kernel_get(ea_cuda_device *device, const ea_problem *resolved, ea_plan_info *info,
                              const ea_cuda_kernel **kernel);
 
-size_t ea_cuda_workspace_bytes(const ea_problem *resolved, const ea_plan_info *info, int64_t num_seqs,
-                               int64_t num_tokens);
+/* 0 where the work fits one round of the multiprocessors, and for the portable family. */
+size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_problem *resolved, const ea_plan_info *info,
+                               int64_t num_seqs, int64_t num_tokens);
 
 /* Enqueues the call on stream; no allocation, no synchronisation. qo_indptr_host and
  * kv_indptr_host may be NULL. */
 ea_status ea_cuda_run(ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
                       const ea_call *call, const ea_batch *batch, void *workspace, void *stream);
 
-/* Checks index arrays, slots and mask extents on the device; waits for the answer. */
+/* What ea_cuda_validate uses of a workspace. */
+#define EA_CUDA_VALIDATE_BYTES 256
+
+/* Checks index arrays, slots and mask extents on the device; waits for the answer. workspace: EA_CUDA_VALIDATE_BYTES,
+ * or NULL: as much is allocated for the time. */
 ea_status ea_cuda_validate(ea_cuda_device *device, const ea_call *call, void *workspace, void *stream);
 
 ea_status ea_cuda_merge(ea_cuda_device *device, const ea_merge_args *args, void *stream);

@@ -21,9 +21,8 @@ ea_status ea_launch(const ea_cuda_device *device, const ea_cuda_kernel *kernel, 
   return ea_driver_check(&device->driver, result, "cuLaunchKernel");
 }
 
-/* The flag of cuda/kernels/validate.h, or the count of work taken and, behind it, an order of work. */
-#define EA_CUDA_WORKSPACE_BYTES 256
-
+/* The count of work taken, and behind it an order of work. */
+#define EA_HOPPER_WORKSPACE_BYTES 256
 #define EA_HOPPER_ORDER_OFFSET 128
 
 static int64_t hopper_row_blocks(int32_t block_tokens, int64_t num_seqs, int64_t num_tokens) {
@@ -35,13 +34,20 @@ static int32_t hopper_group_parts(const ea_plan_info *info, int32_t group) {
   return info->tile_m == EA_WIDE_M ? ea_wide_group_parts(group) : 1;
 }
 
-size_t ea_cuda_workspace_bytes(const ea_problem *resolved, const ea_plan_info *info, int64_t num_seqs,
-                               int64_t num_tokens) {
-  if (info->family != EA_FAMILY_HOPPER) return EA_CUDA_WORKSPACE_BYTES;
+/* Work for one round only, a piece a multiprocessor, needs neither counting nor order. */
+static bool hopper_takes_rounds(const ea_cuda_device *device, int64_t work) {
+  return work > device->multiprocessors;
+}
+
+size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_problem *resolved, const ea_plan_info *info,
+                               int64_t num_seqs, int64_t num_tokens) {
+  if (info->family != EA_FAMILY_HOPPER) return 0;
   const int32_t whole_group = resolved->num_q_heads / resolved->num_kv_heads;
-  const int32_t group = whole_group / hopper_group_parts(info, whole_group);
-  const int64_t blocks = hopper_row_blocks(ea_hopper_block_tokens(info->tile_m, group), num_seqs, num_tokens);
-  return EA_CUDA_WORKSPACE_BYTES + (size_t)blocks * sizeof(ea_row_block);
+  const int32_t parts = hopper_group_parts(info, whole_group);
+  const int32_t block_tokens = ea_hopper_block_tokens(info->tile_m, whole_group / parts);
+  const int64_t blocks = hopper_row_blocks(block_tokens, num_seqs, num_tokens);
+  if (!hopper_takes_rounds(device, blocks * resolved->num_kv_heads * parts)) return 0;
+  return EA_HOPPER_WORKSPACE_BYTES + (size_t)blocks * sizeof(ea_row_block);
 }
 
 /* Whether every row of a view starts at a multiple of `bytes`, and rows are whole multiples of it. */
@@ -220,12 +226,19 @@ static int32_t heads_together(const ea_call *call, int32_t multiprocessors, int3
   return fit < 1 ? 1 : fit > call->num_kv_heads ? call->num_kv_heads : (int32_t)fit;
 }
 
-static ea_status order_work(const ea_cuda_device *device, ea_call *call, int32_t row_blocks, int32_t block_tokens,
-                            int32_t tile_n, ea_schedule *order, ea_cu_stream stream) {
+static ea_status clear_taken(const ea_cuda_device *device, int32_t *taken, ea_cu_stream stream) {
+  const ea_cu_result result = device->driver.memset_bytes(ea_cu_address(taken), 0, sizeof *taken, stream);
+  return ea_driver_check(&device->driver, result, "cuMemsetD8Async");
+}
+
+/* Clears the count of work taken as well. */
+static ea_status order_work(const ea_cuda_device *device, ea_call *call, const ea_hopper_launch *work, int32_t tile_n,
+                            ea_schedule *order, ea_cu_stream stream) {
   if (!device->schedule) {
     return ea_fail(EA_ERR_INTERNAL, "kernel schedule: found none in a build that has the Hopper kernels");
   }
-  ea_schedule_launch launch = {.row_blocks = row_blocks, .block_tokens = block_tokens, .tile_n = tile_n};
+  ea_schedule_launch launch = {
+      .taken = work->taken, .row_blocks = work->row_blocks, .block_tokens = work->block_tokens, .tile_n = tile_n};
   const ea_launch_shape shape = {
       .grid_x = 1, .grid_y = 1, .threads = EA_SCHEDULE_THREADS, .smem_bytes = EA_SCHEDULE_SMEM_BYTES};
   void *params[] = {call, &launch, &order};
@@ -247,8 +260,8 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
                    "allowed with family portable",
                    (long long)call->num_tokens, call->num_kv_heads, (long long)work);
   }
-  /* One round needs neither counting nor order, and one sequence no order: its blocks are taken from the last. */
-  const bool rounds = work > device->multiprocessors;
+  /* One sequence needs no order: its blocks are taken from the last. */
+  const bool rounds = hopper_takes_rounds(device, work);
   ea_schedule *const order = rounds && call->num_seqs > 1 ? (void *)((char *)workspace + EA_HOPPER_ORDER_OFFSET) : NULL;
   ea_hopper_launch launch = {
       .scores = portable_launch_of(call, info->stages),
@@ -284,13 +297,10 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
       .threads = info->threads,
       .smem_bytes = info->smem_bytes,
   };
-  if (launch.taken) {
-    const ea_cu_result result =
-        device->driver.memset_bytes(ea_cu_address(launch.taken), 0, sizeof *launch.taken, stream);
-    status = ea_driver_check(&device->driver, result, "cuMemsetD8Async");
-  }
-  if (!status && order) {
-    status = order_work(device, &passed_call, (int32_t)row_blocks, block_tokens, info->tile_n, order, stream);
+  if (order) {
+    status = order_work(device, &passed_call, &launch, info->tile_n, order, stream);
+  } else if (launch.taken) {
+    status = clear_taken(device, launch.taken, stream);
   }
   if (status) return status;
   void *params[] = {&passed_call, &launch};

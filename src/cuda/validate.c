@@ -77,10 +77,9 @@ static ea_status explain(const ea_cuda_device *device, const ea_call *call, ea_c
   return status;
 }
 
-static ea_status look(const ea_cuda_device *device, const ea_call *call, void *workspace, ea_cu_stream stream,
+static ea_status look(const ea_cuda_device *device, const ea_call *call, ea_cu_ptr flag, ea_cu_stream stream,
                       uint32_t *bad) {
   const ea_driver *driver = &device->driver;
-  const ea_cu_ptr flag = ea_cu_address(workspace);
   ea_status status = ea_driver_check(driver, driver->memset_bytes(flag, 0, sizeof *bad, stream), "cuMemsetD8Async");
   if (status) return status;
 
@@ -107,8 +106,13 @@ ea_status ea_cuda_validate(ea_cuda_device *device, const ea_call *call, void *wo
   ea_status status = ea_device_enter(device);
   if (status) return status;
   uint32_t bad = 0;
-  status = look(device, call, workspace, (ea_cu_stream)stream, &bad);
+  ea_cu_ptr own = 0;
+  if (!workspace) {
+    status = ea_driver_check(&device->driver, device->driver.mem_alloc(&own, EA_CUDA_VALIDATE_BYTES), "cuMemAlloc");
+  }
+  if (!status) status = look(device, call, own ? own : ea_cu_address(workspace), (ea_cu_stream)stream, &bad);
   if (!status && bad) status = explain(device, call, (ea_cu_stream)stream);
+  if (own) device->driver.mem_free(own);
   ea_device_leave(device);
   return status;
 }

@@ -234,7 +234,7 @@ static void test_a_run_is_one_launch_of_what_the_plan_says(void **state) {
   open_family(&problem, EA_FAMILY_PORTABLE, &o);
   make_small_batch(&s);
   const fake_state before = fake;
-  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, &stream), EA_OK);
+  assert_int_equal(ea_run(o.plan, &s.batch, NULL, 0, &stream), EA_OK); /* this family needs no workspace */
   assert_int_equal(fake.launches, before.launches + 1);
   assert_string_equal(fake.last.kernel, o.info.kernel);
   assert_int_equal(fake.last.threads, o.info.threads);
@@ -308,6 +308,12 @@ static bool hopper_is_here(void) {
   return false;
 }
 
+static ea_schedule_launch seen_schedule;
+
+static void see_schedule(const char *kernel, void **params) {
+  if (strcmp(kernel, "schedule") == 0) memcpy(&seen_schedule, params[1], sizeof seen_schedule);
+}
+
 static void see_hopper_launch(const char *kernel, void **params) {
   if (strncmp(kernel, "hopper", 6) == 0) seen_launch = ((const ea_hopper_launch *)params[1])->scores;
 }
@@ -343,7 +349,10 @@ static void test_hopper_describes_the_tensors_to_tma(void **state) {
   s.batch.v.token_stride = 512;
   s.batch.v.head_stride = 136;
   const fake_state before = fake;
-  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
+  size_t bytes = 1;
+  assert_int_equal(ea_workspace_size(o.plan, &s.batch, &bytes), EA_OK);
+  assert_int_equal(bytes, 0);
+  assert_int_equal(ea_run(o.plan, &s.batch, NULL, 0, NULL), EA_OK);
   assert_int_equal(fake.launches, before.launches + 1); /* one piece of work a block: in any order */
   assert_int_equal(fake.maps, before.maps + 3);
   assert_int_equal(fake.allocations, before.allocations);
@@ -379,10 +388,26 @@ static void test_hopper_orders_the_work_of_several_sequences(void **state) {
   make_small_batch(&s);
   align_batch(&s);
   const int before = fake.launches;
-  memset(workspace, 0xff, sizeof workspace);
-  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
+  size_t bytes = 0;
+  assert_int_equal(ea_workspace_size(o.plan, &s.batch, &bytes), EA_OK);
+  assert_true(bytes > 0);
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, bytes - 1, NULL), EA_ERR_INVALID);
+  assert_says("workspace_bytes");
+  assert_int_equal(fake.launches, before);
+  fake.on_launch = see_schedule;
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, bytes, NULL), EA_OK);
   assert_int_equal(fake.launches, before + 2);
   assert_int_equal(fake.last.grid_x, 2);
+  assert_ptr_equal(seen_schedule.taken, workspace); /* cleared by the schedule kernel */
+  close_plan(&o);
+
+  s.batch.num_seqs = 1;
+  s.qo_indptr[1] = 7;
+  fake.multiprocessors = 1;
+  open_family(&problem, EA_FAMILY_HOPPER, &o);
+  memset(workspace, 0xff, sizeof workspace);
+  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
+  assert_int_equal(fake.launches, before + 3);
   int32_t taken;
   memcpy(&taken, workspace, sizeof taken);
   assert_int_equal(taken, 0);
@@ -390,15 +415,6 @@ static void test_hopper_orders_the_work_of_several_sequences(void **state) {
   fake.fail_name = "cuMemsetD8Async";
   fake.fail_result = 1;
   assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_DEVICE);
-  assert_int_equal(fake.launches, before + 2);
-  fake.fail_name = NULL;
-
-  s.batch.num_seqs = 1;
-  s.qo_indptr[1] = 7;
-  fake.multiprocessors = 1;
-  close_plan(&o);
-  open_family(&problem, EA_FAMILY_HOPPER, &o);
-  assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
   assert_int_equal(fake.launches, before + 3);
   close_plan(&o);
 }
@@ -544,6 +560,31 @@ static void test_validation_names_the_first_bad_entry(void **state) {
   close_plan(&o);
 }
 
+/* A call that needs no workspace is validated without one, too. */
+static void test_validation_takes_its_own_memory_where_it_is_given_none(void **state) {
+  (void)state;
+  const ea_problem problem = small_problem();
+  opened o;
+  small_batch s;
+  open_plan(&problem, &o);
+  make_small_batch(&s);
+  const int before = fake.allocations;
+  assert_int_equal(ea_validate(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
+  assert_int_equal(fake.allocations, before);
+  assert_int_equal(ea_validate(o.plan, &s.batch, NULL, 0, NULL), EA_OK);
+  assert_int_equal(fake.allocations, before + 2); /* taken and given back: the fake counts both */
+  fake.on_launch = say_bad;
+  s.slots[1] = 7;
+  assert_int_equal(ea_validate(o.plan, &s.batch, workspace + 4, sizeof workspace - 4, NULL), EA_ERR_INVALID);
+  assert_says("kv_indices[1]: found 7, allowed 0 to 6");
+  assert_int_equal(fake.allocations, before + 4);
+  fake.fail_name = "cuMemAlloc";
+  fake.fail_result = 2;
+  assert_int_equal(ea_validate(o.plan, &s.batch, NULL, 0, NULL), EA_ERR_OUT_OF_MEMORY);
+  assert_int_equal(fake_stack_depth(), 0);
+  close_plan(&o);
+}
+
 static void test_validation_hands_on_what_the_driver_says(void **state) {
   (void)state;
   static const char *const names[] = {"cuMemsetD8Async", "cuLaunchKernel", "cuMemcpyDtoHAsync", "cuStreamSynchronize"};
@@ -668,6 +709,7 @@ int main(void) {
       DRIVER_TEST(test_host_copies_of_the_indptr_are_checked),
       DRIVER_TEST(test_grids_that_no_card_takes_are_refused),
       DRIVER_TEST(test_validation_names_the_first_bad_entry),
+      DRIVER_TEST(test_validation_takes_its_own_memory_where_it_is_given_none),
       DRIVER_TEST(test_validation_hands_on_what_the_driver_says),
       DRIVER_TEST(test_merge_launches_its_types_kernel_with_explicit_strides),
       DRIVER_TEST(test_memory_goes_there_and_back),

@@ -20,6 +20,10 @@ import extattn.sglang as sgl  # noqa: E402
 import extattn.torch  # noqa: E402
 
 BOUNDS = {torch.bfloat16: 3e-3, torch.float16: 5e-4}
+# One has less work than a GPU has multiprocessors, and needs no workspace; the other has more, and an order of it.
+SMALL = {"dim": 128}
+LARGE = {"prefix": (300, 0, 129, 40), "extend": (1500, 2000, 700, 1), "q_heads": 16, "kv_heads": 8, "dim": 128}
+both_sizes = pytest.mark.parametrize("shape", [SMALL, LARGE], ids=["small", "large"])
 
 
 def on_gpu(batch, dtype=torch.bfloat16):
@@ -46,9 +50,11 @@ def test_against_the_definition(dtype, dim, index):
 
 def test_bad_slots_are_found_when_asked():
     args = on_gpu(Batch(dim=64))
+    extattn.extend_attention(*args)
     args[7] = args[7] + 1000
-    with pytest.raises(extattn.InvalidError, match=r"kv_indices\[0\]"):
-        extattn.extend_attention(*args, validate=True)
+    for _ in range(2):
+        with pytest.raises(extattn.InvalidError, match=r"kv_indices\[0\]"):
+            extattn.extend_attention(*args, validate=True)
 
 
 def test_current_stream():
@@ -82,11 +88,12 @@ def test_no_waiting():
     torch.cuda.synchronize()
 
 
-def test_graph():
+@both_sizes
+def test_graph(shape):
     """Captured once, replayed over new contents: eager bits, also with a workspace and a result made inside."""
-    args = on_gpu(Batch(seed=1, dim=128))
+    args = on_gpu(Batch(seed=1, **shape))
     extattn.extend_attention(*args)
-    other = on_gpu(Batch(seed=2, dim=128))
+    other = on_gpu(Batch(seed=2, **shape))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out, lse = extattn.extend_attention(*args, return_lse=True)
@@ -96,6 +103,28 @@ def test_graph():
     wanted, wanted_lse = extattn.extend_attention(*other, return_lse=True)
     assert torch.equal(out, wanted)
     assert torch.equal(lse, wanted_lse)
+
+
+def test_streams_and_a_graph_at_the_same_time():
+    """Each call has a workspace to itself, however calls of two streams and a graph's replays lie in time."""
+    batches = [on_gpu(Batch(seed=seed, **LARGE)) for seed in range(3)]
+    wanted = [extattn.extend_attention(*args) for args in batches]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = extattn.extend_attention(*batches[2])
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in batches]
+    found = [[], []]
+    for _ in range(20):
+        for i in range(2):
+            with torch.cuda.stream(streams[i]):
+                found[i].append(extattn.extend_attention(*batches[i]))
+        with torch.cuda.stream(streams[2]):
+            graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(replayed, wanted[2])
+    for i in range(2):
+        assert all(torch.equal(out, wanted[i]) for out in found[i])
 
 
 def sglang_args(batch, dtype=torch.bfloat16):
@@ -211,9 +240,10 @@ def test_graph_captures_are_not_written(tmp_path, capfd):
     assert "goes into a CUDA graph" in capfd.readouterr().err
 
 
-def test_overhead():
+@both_sizes
+def test_overhead(shape):
     """At most 15 microseconds a call on the host: the best of many short repetitions, the queue never full."""
-    args = on_gpu(Batch(dim=128))
+    args = on_gpu(Batch(**shape))
     out = extattn.extend_attention(*args)
     best = float("inf")
     for _ in range(200):

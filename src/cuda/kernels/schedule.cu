@@ -1,6 +1,7 @@
 /* Sorts a batch's row blocks by the length of their walks, longest first: with sequences of many lengths
  * a multiprocessor that takes a long one last keeps all others waiting. One block; a counting sort. The
- * order within a bucket is left to chance, and no result depends on it. */
+ * order within a bucket is left to chance, and no result depends on it. It also clears the count of work
+ * taken, which spares the stream a memset. */
 #include "cuda/kernels/schedule.h"
 
 #include "problem/call.h"
@@ -36,6 +37,7 @@ extern "C" __global__ void __launch_bounds__(EA_SCHEDULE_THREADS, 1)
   ea_row_block found;
   uint32_t bucket;
 
+  if (tid == 0) *launch.taken = 0;
   places[tid] = 0;
   __syncthreads();
   for (int block = tid; block < launch.row_blocks; block += EA_SCHEDULE_THREADS) {

@@ -14,6 +14,7 @@ typedef struct ea_schedule {
 } ea_schedule;
 
 typedef struct ea_schedule_launch {
+  int32_t *taken;     /* set to 0: the count that the kernel behind takes its work by (hopper.h) */
   int32_t row_blocks; /* spare ones included: room for as many */
   int32_t block_tokens;
   int32_t tile_n;
