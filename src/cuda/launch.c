@@ -2,6 +2,7 @@
 #include "cuda/launch.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "common/error.h"
 #include "cuda/kernels/hopper.h"
@@ -133,19 +134,58 @@ static ea_status run_portable(const ea_cuda_device *device, const ea_cuda_kernel
 
 /* ---- hopper ------------------------------------------------------------------------------------ */
 
+/* What a tensor map is made of. No padding: compared as bytes. */
+typedef struct map_key {
+  uint64_t address, dims[4], strides[3]; /* strides: in bytes, from the second dimension on */
+  uint32_t box[4];
+  int32_t rank, type;
+} map_key;
+_Static_assert(sizeof(map_key) == 88, "no padding");
+
+/* A map depends on its key alone, and a call often has tensors in the places of the call before: of a layer's, say, in
+ * the next. So each thread remembers the last few. */
+enum { REMEMBERED_MAPS = 8 };
+static _Thread_local struct {
+  ea_tensor_map maps[REMEMBERED_MAPS];
+  map_key keys[REMEMBERED_MAPS]; /* rank 0: none */
+  unsigned next;
+} remembered;
+
+static ea_status encode_key(const ea_cuda_device *device, const char *name, const map_key *key, ea_tensor_map *map) {
+  for (unsigned i = 0; i < REMEMBERED_MAPS; i++) {
+    if (memcmp(&remembered.keys[i], key, sizeof *key) != 0) continue;
+    *map = remembered.maps[i];
+    return EA_OK;
+  }
+  static const uint32_t steps[] = {1, 1, 1, 1};
+  const ea_cu_result result = device->driver.tensor_map_encode_tiled(
+      map, key->type, (unsigned)key->rank, (void *)(uintptr_t)key->address, key->dims, key->strides, key->box, steps, 0,
+      EA_CU_TENSOR_MAP_SWIZZLE_128B, EA_CU_TENSOR_MAP_L2_PROMOTION_128B, 0);
+  const ea_status status = ea_driver_check(&device->driver, result, name);
+  if (status) return status;
+  const unsigned place = remembered.next++ % REMEMBERED_MAPS;
+  remembered.maps[place] = *map;
+  remembered.keys[place] = *key;
+  return EA_OK;
+}
+
+static int32_t map_type_of(const ea_call *call) {
+  return call->dtype == EA_BF16 ? EA_CU_TENSOR_MAP_BFLOAT16 : EA_CU_TENSOR_MAP_FLOAT16;
+}
+
 /* A [tokens, heads, dim] tensor as TMA sees it, in boxes of 64 columns x box_heads x box_tokens. */
 static ea_status encode_map(const ea_cuda_device *device, const char *name, const ea_call *call,
                             const ea_strided *tensor, int32_t dim, int32_t heads, int32_t box_heads, int32_t box_tokens,
                             ea_tensor_map *map) {
-  const uint64_t dims[] = {(uint64_t)dim, (uint64_t)heads, (uint64_t)call->num_tokens};
-  const uint64_t strides[] = {(uint64_t)tensor->head_stride * 2, (uint64_t)tensor->token_stride * 2};
-  const uint32_t box[] = {EA_HOPPER_SLICE, (uint32_t)box_heads, (uint32_t)box_tokens}, steps[] = {1, 1, 1};
-  const int type = call->dtype == EA_BF16 ? EA_CU_TENSOR_MAP_BFLOAT16 : EA_CU_TENSOR_MAP_FLOAT16;
-  return ea_driver_check(&device->driver,
-                         device->driver.tensor_map_encode_tiled(map, type, 3, (void *)(uintptr_t)tensor->data, dims,
-                                                                strides, box, steps, 0, EA_CU_TENSOR_MAP_SWIZZLE_128B,
-                                                                EA_CU_TENSOR_MAP_L2_PROMOTION_128B, 0),
-                         name);
+  const map_key key = {
+      .address = (uint64_t)(uintptr_t)tensor->data,
+      .dims = {(uint64_t)dim, (uint64_t)heads, (uint64_t)call->num_tokens},
+      .strides = {(uint64_t)tensor->head_stride * 2, (uint64_t)tensor->token_stride * 2},
+      .box = {EA_HOPPER_SLICE, (uint32_t)box_heads, (uint32_t)box_tokens},
+      .rank = 3,
+      .type = map_type_of(call),
+  };
+  return encode_key(device, name, &key, map);
 }
 
 /* A [tokens, heads, dim] tensor in boxes of rows x slices of one head, slice by slice: units of the kernels for wide
@@ -153,17 +193,15 @@ static ea_status encode_map(const ea_cuda_device *device, const char *name, cons
 static ea_status encode_units(const ea_cuda_device *device, const char *name, const ea_call *call,
                               const ea_strided *tensor, int64_t tokens, int32_t dim, int32_t rows, int32_t slices,
                               ea_tensor_map *map) {
-  const uint64_t dims[] = {EA_HOPPER_SLICE, (uint64_t)tokens, (uint64_t)ea_hopper_slices(dim),
-                           (uint64_t)call->num_kv_heads};
-  const uint64_t strides[] = {(uint64_t)tensor->token_stride * 2, EA_HOPPER_SLICE_BYTES,
-                              (uint64_t)tensor->head_stride * 2};
-  const uint32_t box[] = {EA_HOPPER_SLICE, (uint32_t)rows, (uint32_t)slices, 1}, steps[] = {1, 1, 1, 1};
-  const int type = call->dtype == EA_BF16 ? EA_CU_TENSOR_MAP_BFLOAT16 : EA_CU_TENSOR_MAP_FLOAT16;
-  return ea_driver_check(&device->driver,
-                         device->driver.tensor_map_encode_tiled(map, type, 4, (void *)(uintptr_t)tensor->data, dims,
-                                                                strides, box, steps, 0, EA_CU_TENSOR_MAP_SWIZZLE_128B,
-                                                                EA_CU_TENSOR_MAP_L2_PROMOTION_128B, 0),
-                         name);
+  const map_key key = {
+      .address = (uint64_t)(uintptr_t)tensor->data,
+      .dims = {EA_HOPPER_SLICE, (uint64_t)tokens, (uint64_t)ea_hopper_slices(dim), (uint64_t)call->num_kv_heads},
+      .strides = {(uint64_t)tensor->token_stride * 2, EA_HOPPER_SLICE_BYTES, (uint64_t)tensor->head_stride * 2},
+      .box = {EA_HOPPER_SLICE, (uint32_t)rows, (uint32_t)slices, 1},
+      .rank = 4,
+      .type = map_type_of(call),
+  };
+  return encode_key(device, name, &key, map);
 }
 
 /* What TMA asks of strides beside their alignment (CUDA driver API, cuTensorMapEncodeTiled). Other rows are

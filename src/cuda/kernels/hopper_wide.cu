@@ -88,8 +88,7 @@
 #define BARRIER_CONSUMERS 2
 #define BARRIER_CONSUMER 3 /* of the first, and of the second after it */
 #define BARRIER_FEEDERS 5  /* likewise */
-#define BARRIER_MAXIMA 7   /* the first consumer has told the rows' maxima (or sums); and the second */
-#define BARRIER_P 9        /* its probabilities are in shared memory; likewise */
+#define BARRIER_P 7        /* the first consumer's probabilities are in shared memory; and the second's */
 
 static_assert(DIM_V == 2 * COLUMNS && SLICES % UNIT_SLICES == 0, "what units are cut for");
 static_assert(!LATENT || UNIT_SLICES == 1, "a slice a unit");
@@ -124,6 +123,13 @@ EA_DEVICE uint32_t ring_at(ea_places at, uint32_t side, uint32_t slots) {
 /* A slot's full barrier; its empty one is 8 further. */
 EA_DEVICE uint32_t slots_at(ea_places at, uint32_t side) {
   return barriers_at(at) + 16 + side * (EA_WIDE_MAX_SLOTS * 16);
+}
+/* A barrier of each consumer: it has told the rows' maxima (512: or sums; latent: references); latent: its sums. */
+EA_DEVICE uint32_t told_at(ea_places at) {
+  return barriers_at(at) + (1 + 2 * EA_WIDE_MAX_SLOTS) * 16;
+}
+EA_DEVICE uint32_t told_sums_at(ea_places at) {
+  return told_at(at) + 16;
 }
 #define MARKS_OFFSET ea_wide_smem_layout(shape_constants(), 0).marks
 #include "cuda/kernels/hopper_parts.h"
@@ -183,16 +189,28 @@ EA_DEVICE void wait_empty(const ea_feed *feed) {
   mbarrier_wait(ring_empty(feed->ring), parity_of(feed->ring) ^ 1);
 }
 
-/* Ends a gathered unit. Nobody stays until its copies are there: they arrive by themselves. */
-EA_DEVICE void gathered(ea_feed *feed) {
-  cp_async_mbarrier_arrive_noinc(ring_full(feed->ring));
+/* Whether some row of the item does not see some key of a tile. */
+EA_DEVICE bool is_masked(const ea_item *item, int tile) {
+  return tile * TILE_N < item->plain.first || (tile + 1) * TILE_N > item->plain.end;
+}
+
+/* Ends a gathered unit. Nobody stays until its copies are there: they arrive by themselves. But where threads will read
+ * it, too (the values of a masked tile) they are waited for, since compute-sanitizer knows no such arrivals. */
+EA_DEVICE void gathered(ea_feed *feed, bool read_by_threads) {
+  if (read_by_threads) {
+    cp_async_wait_all();
+    fence_proxy_async_shared();
+    mbarrier_arrive(ring_full(feed->ring));
+  } else {
+    cp_async_mbarrier_arrive_noinc(ring_full(feed->ring));
+  }
   ring_advance(&feed->ring);
 }
 
 /* A tile of K, or this consumer's columns of a tile of V, by cp.async. WHOLE: all rows are there, with all columns. */
 template <bool WHOLE>
-EA_DEVICE void copy_k(const ea_hopper_launch &launch, const ea_lane_rows &rows, int tid, int tile, int dim,
-                      ea_feed *feed) {
+EA_DEVICE void copy_k(const ea_hopper_launch &launch, uint32_t place, const ea_lane_rows &rows, int tid, int tile,
+                      int dim, ea_feed *feed) {
   const int row0 = tid % FEEDERS / 8;
   const uint32_t first = (uint32_t)(row0 * 128 + (tid % 8 ^ row0) * 16);
   const char *row[TILE_N / PASS_ROWS];
@@ -216,13 +234,13 @@ EA_DEVICE void copy_k(const ea_hopper_launch &launch, const ea_lane_rows &rows, 
                     wanted ? 16 : 0);
       }
     }
-    gathered(feed);
+    gathered(feed, LATENT && is_masked(item_at(place), tile));
   }
 }
 
 template <bool WHOLE>
-EA_DEVICE void copy_v(const ea_hopper_launch &launch, const ea_lane_rows &rows, int tid, int tile, int dim,
-                      ea_feed *feed) {
+EA_DEVICE void copy_v(const ea_hopper_launch &launch, uint32_t place, const ea_lane_rows &rows, int tid, int tile,
+                      int dim, ea_feed *feed) {
   const int row0 = tid % FEEDERS / 8, column0 = tid / FEEDERS * COLUMNS;
   const uint32_t first = (uint32_t)(row0 * 128 + (tid % 8 ^ row0) * 16);
 #pragma unroll 1
@@ -243,7 +261,7 @@ EA_DEVICE void copy_v(const ea_hopper_launch &launch, const ea_lane_rows &rows, 
                     wanted ? 16 : 0);
       }
     }
-    gathered(feed);
+    gathered(feed, is_masked(item_at(place), tile));
   }
 }
 
@@ -254,9 +272,11 @@ EA_DEVICE void gather(const ea_call &call, const ea_hopper_launch &launch, uint3
   const ea_lane_rows rows = lane_rows<OF_V>(call, launch, place, tid, tile, slot);
   const bool whole = (rows.there & ALL_LANES) == ALL_LANES && dim == (OF_V ? DIM_V : SLICES * EA_HOPPER_SLICE);
   if (OF_V) {
-    whole ? copy_v<true>(launch, rows, tid, tile, dim, feed) : copy_v<false>(launch, rows, tid, tile, dim, feed);
+    whole ? copy_v<true>(launch, place, rows, tid, tile, dim, feed)
+          : copy_v<false>(launch, place, rows, tid, tile, dim, feed);
   } else {
-    whole ? copy_k<true>(launch, rows, tid, tile, dim, feed) : copy_k<false>(launch, rows, tid, tile, dim, feed);
+    whole ? copy_k<true>(launch, place, rows, tid, tile, dim, feed)
+          : copy_k<false>(launch, place, rows, tid, tile, dim, feed);
   }
 }
 
@@ -459,22 +479,24 @@ EA_DEVICE void get_rows(ea_places at, uint32_t side, uint32_t round, int tid, fl
 #pragma unroll
   for (int h = 0; h < 2; h++) x[h] = ld_shared_f32(maxima_at(at, side, round) + (uint32_t)(first_row(tid) + h * 8) * 4);
 }
-EA_DEVICE void tell(ea_places at, uint32_t side, uint32_t round, int tid, const float x[2]) {
+/* told: the barriers that say so. */
+EA_DEVICE void tell(ea_places at, uint32_t told, uint32_t side, uint32_t round, int tid, const float x[2]) {
   put_rows(at, side, round, tid, x);
-  bar_arrive(BARRIER_MAXIMA + (int)side, 256);
+  mbarrier_arrive(told + side * 8);
 }
-EA_DEVICE void hear(ea_places at, uint32_t side, uint32_t round, int tid, float x[2]) {
-  bar_sync(BARRIER_MAXIMA + (int)side, 256);
+EA_DEVICE void hear(ea_places at, uint32_t told, uint32_t parity, uint32_t side, uint32_t round, int tid, float x[2]) {
+  mbarrier_wait(told + side * 8, parity);
   get_rows(at, side, round, tid, x);
 }
 
 /* Rows' sums of both consumers' tiles, the same in both. */
-EA_DEVICE void add_sums(ea_places at, uint32_t side, uint32_t round, int tid, float sum[2]) {
+EA_DEVICE void add_sums(ea_places at, uint32_t told, uint32_t parity, uint32_t side, uint32_t round, int tid,
+                        float sum[2]) {
   float others[2];
 #pragma unroll
   for (int h = 0; h < 2; h++) sum[h] = quad_sum(sum[h]);
-  tell(at, side, round, tid, sum);
-  hear(at, 1 - side, round, tid, others);
+  tell(at, told, side, round, tid, sum);
+  hear(at, told, parity, 1 - side, round, tid, others);
 #pragma unroll
   for (int h = 0; h < 2; h++) sum[h] += others[h];
   bar_sync(BARRIER_CONSUMERS, 256); /* both have heard before either tells again */
@@ -529,10 +551,6 @@ EA_DEVICE void give_probabilities(ea_places at, uint32_t side, uint32_t buffer, 
 /* ---- NaN and Inf in V must reach only the rows that see them (promise 2), and 0 * NaN is NaN. Where every row of
  * the block sees every key they reach whom they should by themselves. Elsewhere they are taken out of the units
  * before the products, and when there were any, given by hand to the rows that see them. */
-
-EA_DEVICE bool is_masked(const ea_item *item, int tile) {
-  return tile * TILE_N < item->plain.first || (tile + 1) * TILE_N > item->plain.end;
-}
 
 /* Takes them out of a unit. All threads of a consumer come here. Whether there were any. */
 EA_DEVICE bool clear_special(uint32_t unit, uint32_t side, int tid) {
@@ -694,12 +712,12 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       if (is_masked(item, own_tile(pair))) apply_mask(s, launch, item, key0, row);
 #pragma unroll
       for (int h = 0; h < 2; h++) maxima[h] = tile_maximum(s, h);
-      tell(at, side(), told, tid(), maxima);
+      tell(at, told_at(at), side(), told, tid(), maxima);
     };
     const auto hear_maxima = [&](float maxima[2]) {
       float others[2];
       MARK(WAIT_MAX, 0);
-      hear(at, 1 - side(), told, tid(), others);
+      hear(at, told_at(at), told, 1 - side(), told, tid(), others);
       told ^= 1;
 #pragma unroll
       for (int h = 0; h < 2; h++) maxima[h] = fmaxf(maxima[h], others[h]);
@@ -799,7 +817,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 #pragma unroll
       for (int n = 0; n < RELEASE_LAG; n++) release_oldest();
       settle_special_values(pair, found);
-      add_sums(at, side(), told, tid(), state.row_sum);
+      add_sums(at, told_at(at), told, side(), told, tid(), state.row_sum);
       told ^= 1;
     } else {
       release(q_empty(at));
@@ -832,6 +850,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
   float o[COLUMNS / 2], s[TILE_N / 2];
   uint32_t p[TILE_N / 4];
   uint32_t own_parity = 0, other_parity = 0; /* of the tiles' rounds */
+  uint32_t summed = 0;                       /* parity of the items' rounds */
   MARKS(launch, side);
 
   const auto full = [&](uint32_t of, int slot) { return slots_at(at, of) + (uint32_t)slot * 16; };
@@ -921,7 +940,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       bar_sync(BARRIER_P + 1 - (int)side, 256);
       if (tile / EA_WIDE_PAIR < gather_end) fence_proxy_async_shared();
       MARK(ISSUE_O, tile);
-      get_rows(at, 1 - side, other_parity, tid(), reference);
+      hear(at, told_at(at), other_parity, 1 - side, other_parity, tid(), reference);
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         const float scale = launch.scores.scale_log2;
@@ -968,7 +987,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       } else {
         moved = probabilities(p, s, &state, factor, launch);
       }
-      put_rows(at, side, own_parity, tid(), state.reference);
+      tell(at, told_at(at), side, own_parity, tid(), state.reference);
       give_probabilities(at, side, own + P_SLOT * UNIT_BYTES, tid(), p);
       MARK(ISSUE_O, tile);
       if (moved) rescale(o, factor);
@@ -1011,7 +1030,9 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
         wgmma_wait_group(0);
         release_other(before, found);
       }
-      add_sums(at, side, own_parity, tid(), state.row_sum); /* where no reference is that may still be wanted */
+      /* Where no reference is that may still be wanted. */
+      add_sums(at, told_sums_at(at), summed, side, own_parity, tid(), state.row_sum);
+      summed ^= 1;
     } else {
       release(q_empty(at));
     }
@@ -1046,6 +1067,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         mbarrier_init(ring_empty(ring), 4);
         ring_advance(&ring);
       }
+      mbarrier_init(told_at(at) + side * 8, 128);
+      mbarrier_init(told_sums_at(at) + side * 8, 128);
     }
     fence_mbarrier_init();
     ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */
