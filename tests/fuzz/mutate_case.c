@@ -85,7 +85,9 @@ static void change_tensor(json_t *root, unsigned *seed) {
     json_t *shape = json_object_get(value, "shape");
     const size_t rank = json_array_size(shape), i = rank ? next(seed) % rank : 0;
     const json_int_t size = json_integer_value(json_array_get(shape, i));
-    const json_int_t sizes[] = {0, 1, 2, 3, size + 1, size - 1, size * 2, size / 2};
+    const uint64_t bits = (uint64_t)size; /* what is read may be the greatest there is: sums and products wrap round */
+    const json_int_t sizes[] = {
+        0, 1, 2, 3, (json_int_t)(bits + 1), (json_int_t)(bits - 1), (json_int_t)(bits * 2), size / 2};
     switch (next(seed) % 8) {
     case 0:
       json_object_set_new(value, "dtype", json_string(dtypes[next(seed) % NUM_DTYPES].name));
