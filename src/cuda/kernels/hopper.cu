@@ -232,11 +232,6 @@ EA_DEVICE void load_tile(const ea_tensor_map *map, uint32_t barrier, uint32_t ds
   __syncwarp();
 }
 
-/* Whether some row of the item does not see some key of a tile. */
-EA_DEVICE bool is_masked(const ea_item *item, int tile) {
-  return tile * TILE_N < item->plain.first || (tile + 1) * TILE_N > item->plain.end;
-}
-
 /* A tile of K or V that no TMA box can bring, by all threads, when its slot is free. Nobody stays until its copies are
  * there: they arrive by themselves. */
 template <bool OF_V>

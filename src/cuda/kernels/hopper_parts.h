@@ -192,6 +192,11 @@ EA_DEVICE void end_work(ea_places at, uint32_t place) {
 
 /* ---- keys ------------------------------------------------------------------------------------- */
 
+/* Whether some row of the item does not see some key of a tile. */
+EA_DEVICE bool is_masked(const ea_item *item, int tile) {
+  return tile * TILE_N < item->plain.first || (tile + 1) * TILE_N > item->plain.end;
+}
+
 /* Where a key's row begins; NULL where it is not there. */
 EA_DEVICE const char *key_row(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int key, bool of_v) {
   const ea_item *item = item_at(place);

@@ -189,11 +189,6 @@ EA_DEVICE void wait_empty(const ea_feed *feed) {
   mbarrier_wait(ring_empty(feed->ring), parity_of(feed->ring) ^ 1);
 }
 
-/* Whether some row of the item does not see some key of a tile. */
-EA_DEVICE bool is_masked(const ea_item *item, int tile) {
-  return tile * TILE_N < item->plain.first || (tile + 1) * TILE_N > item->plain.end;
-}
-
 /* Ends a gathered unit. Nobody stays until its copies are there: they arrive by themselves. But where threads will read
  * it, too (the values of a masked tile) they are waited for, since compute-sanitizer knows no such arrivals. */
 EA_DEVICE void gathered(ea_feed *feed, bool read_by_threads) {
