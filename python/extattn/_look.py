@@ -1,7 +1,7 @@
 """The short way of a call on torch tensors, in C: libextattn_look.so, beside the library (python/look.c).
 
 Its functions become Python's own, without ctypes in between, which takes as long as all they do. Where the file is
-not there (a library named by EXTATTN_LIBRARY), or torch has no exchange of C functions (before 2.10), calls take the
+not there (a library named by EXTATTN_LIBRARY), or torch has no exchange of C functions (2.11 has), calls take the
 way through Python, whose results and refusals are the same.
 """
 
