@@ -49,7 +49,7 @@ typedef struct ea_hopper_shape {
 #define EA_HOPPER_SLICE 64 /* columns */
 #define EA_HOPPER_SLICE_BYTES 128
 #define EA_HOPPER_MAX_STAGES 8
-#define EA_HOPPER_ITEMS 3 /* descriptions of work in flight */
+#define EA_HOPPER_ITEMS 4 /* descriptions of work in flight */
 #define EA_HOPPER_ITEM_BYTES 128
 #define EA_HOPPER_MARKS_BYTES 16 /* for a build that records times (cuda/kernels/timeline.h) */
 
@@ -61,12 +61,10 @@ EA_HD int32_t ea_hopper_slices(int32_t dim) {
  * depend on the depth comes first: constants for the kernel. A barrier pair (full, empty) takes 16 bytes. */
 typedef struct ea_hopper_smem {
   int32_t q;        /* M x D */
-  int32_t barriers; /* of Q, then of the K slots, then of the V slots */
-  int32_t looks;    /* at masked tiles of V: a pair of barriers each, then a word each */
+  int32_t barriers; /* of Q, then of the K slots, then of the V slots, then four of items */
   int32_t items;    /* what to work on: the item in hand and those ahead */
   int32_t marks;
-  int32_t k; /* stages x N x D */
-  int32_t v; /* stages x N x Dv */
+  int32_t k, v; /* of the first stage: N x D and N x Dv, one behind the other */
   int32_t k_bytes, v_bytes;
   int32_t total;
 } ea_hopper_smem;
@@ -77,12 +75,11 @@ EA_HD ea_hopper_smem ea_hopper_smem_layout(ea_hopper_shape shape, int32_t stages
   s.v_bytes = shape.tile_n * ea_hopper_slices(shape.dim_v) * EA_HOPPER_SLICE_BYTES;
   s.q = 0;
   s.barriers = shape.consumers * 64 * ea_hopper_slices(shape.dim) * EA_HOPPER_SLICE_BYTES;
-  s.looks = s.barriers + (1 + 2 * EA_HOPPER_MAX_STAGES) * 16;
-  s.items = (s.looks + EA_HOPPER_MAX_STAGES * (16 + 4) + 127) / 128 * 128;
+  s.items = s.barriers + (3 + 2 * EA_HOPPER_MAX_STAGES) * 16;
   s.marks = s.items + EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES;
   s.k = (s.marks + EA_HOPPER_MARKS_BYTES + 1023) / 1024 * 1024;
-  s.v = s.k + stages * s.k_bytes;
-  s.total = s.v + stages * s.v_bytes;
+  s.v = s.k + s.k_bytes;
+  s.total = s.k + stages * (s.k_bytes + s.v_bytes);
   return s;
 }
 

@@ -88,7 +88,7 @@ EA_HD int32_t ea_wide_slots(ea_wide_shape shape, int32_t stages) {
 typedef struct ea_wide_smem {
   int32_t q;        /* 64 x D */
   int32_t p;        /* probabilities on their way to the other consumer: two of each consumer's (latent: none) */
-  int32_t barriers; /* pairs (full, empty) of Q and of the rings' slots, then four for what consumers tell */
+  int32_t barriers; /* pairs (full, empty) of Q and of the rings' slots, then four for what consumers tell, and of items */
   int32_t marks;
   int32_t maxima; /* f32, two rounds of each consumer's 64 rows */
   int32_t items;
@@ -101,7 +101,7 @@ EA_HD ea_wide_smem ea_wide_smem_layout(ea_wide_shape shape, int32_t stages) {
   s.q = 0;
   s.p = EA_WIDE_M * ea_hopper_slices(shape.dim) * EA_HOPPER_SLICE_BYTES;
   s.barriers = s.p + (shape.latent ? 0 : 2 * 2 * EA_WIDE_P_BYTES);
-  s.marks = s.barriers + (3 + 2 * EA_WIDE_MAX_SLOTS) * 16;
+  s.marks = s.barriers + (5 + 2 * EA_WIDE_MAX_SLOTS) * 16;
   s.maxima = (s.marks + EA_HOPPER_MARKS_BYTES + 127) / 128 * 128;
   s.items = s.maxima + 2 * 2 * EA_WIDE_M * 4;
   s.ring = (s.items + EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES + 1023) / 1024 * 1024;

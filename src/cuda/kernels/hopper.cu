@@ -43,8 +43,6 @@
 #define TILE_M (CONSUMERS * 64)
 #define STEP_KEYS TILE_N
 #define FEEDERS 128 /* threads that gather a tile */
-#define LOOKERS 96  /* threads that look at a masked tile's values: the producer's that ask for nothing by TMA */
-#define Q_WITNESSES (LOOKERS / 32)
 #define THREADS ((CONSUMERS + 1) * 128)
 /* Whether registers suffice for the probabilities of two tiles: then a tile's exponentials run beside the product of
  * the one before. */
@@ -80,10 +78,7 @@
 
 /* Named barriers; 0 is __syncthreads'. */
 #define BARRIER_TURN 1 /* and the CONSUMERS - 1 after it */
-#define BARRIER_ITEM 4 /* and the one after it: items take turns */
-#define BARRIER_LOOKERS 6
-#define BARRIER_CONSUMERS 7
-#define BARRIER_CONSUMER 8 /* of the first, and of those after it */
+#define BARRIER_PRODUCER 4
 
 static_assert(CONSUMERS * 128 * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
               "setmaxnreg deals out what the block began with, and waits for ever for more");
@@ -96,7 +91,7 @@ EA_DEVICE ea_hopper_shape shape_constants(void) {
   return shape;
 }
 
-/* Where things are in shared memory: all but V at constant distances from its start. */
+/* Where things are in shared memory: at constant distances from its start. */
 typedef struct ea_places {
   uint32_t q, v;
 } ea_places;
@@ -108,10 +103,10 @@ EA_DEVICE uint32_t items_at(ea_places at) {
   return at.q + (uint32_t)ea_hopper_smem_layout(shape_constants(), 0).items;
 }
 EA_DEVICE uint32_t k_tile_at(ea_places at, uint32_t slot) {
-  return at.q + (uint32_t)ea_hopper_smem_layout(shape_constants(), 0).k + slot * K_BYTES;
+  return at.q + (uint32_t)ea_hopper_smem_layout(shape_constants(), 0).k + slot * (K_BYTES + V_BYTES);
 }
 EA_DEVICE uint32_t v_tile_at(ea_places at, uint32_t slot) {
-  return at.v + slot * V_BYTES;
+  return at.q + (uint32_t)ea_hopper_smem_layout(shape_constants(), 0).v + slot * (K_BYTES + V_BYTES);
 }
 EA_DEVICE uint32_t k_full(ea_places at, uint32_t slot) {
   return barriers_at(at) + 16 + slot * 16;
@@ -125,18 +120,8 @@ EA_DEVICE uint32_t v_full(ea_places at, uint32_t slot) {
 EA_DEVICE uint32_t v_empty(ea_places at, uint32_t slot) {
   return barriers_at(at) + 24 + (EA_HOPPER_MAX_STAGES + slot) * 16;
 }
-#define LOOKS EA_HOPPER_MAX_STAGES
-EA_DEVICE uint32_t look_asked(ea_places at, uint32_t number) {
-  return at.q + (uint32_t)ea_hopper_smem_layout(shape_constants(), 0).looks + number % LOOKS * 16;
-}
-EA_DEVICE uint32_t look_done(ea_places at, uint32_t number) {
-  return look_asked(at, number) + 8;
-}
-EA_DEVICE uint32_t look_result(ea_places at, uint32_t number) {
-  return look_asked(at, 0) + LOOKS * 16 + number % LOOKS * 4;
-}
-EA_DEVICE uint32_t look_parity(uint32_t number) {
-  return number / LOOKS % 2;
+EA_DEVICE uint32_t items_done_at(ea_places at) {
+  return barriers_at(at) + 16 + 2 * EA_HOPPER_MAX_STAGES * 16;
 }
 #define MARKS_OFFSET ea_hopper_smem_layout(shape_constants(), 0).marks
 #include "cuda/kernels/hopper_parts.h"
@@ -232,8 +217,8 @@ EA_DEVICE void load_tile(const ea_tensor_map *map, uint32_t barrier, uint32_t ds
   __syncwarp();
 }
 
-/* A tile of K or V that no TMA box can bring, by all threads, when its slot is free. Nobody stays until its copies are
- * there: they arrive by themselves. */
+/* A tile of K or V by all threads, when its slot is free. Nobody stays until its copies are there: they arrive by
+ * themselves. */
 template <bool OF_V>
 EA_DEVICE void gather_tile(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid,
                            int tile, uint32_t slots, ea_ring ring) {
@@ -248,38 +233,27 @@ EA_DEVICE void gather_tile(const ea_call &call, const ea_hopper_launch &launch, 
   } else {
     gather_any(call, launch, place, tid, tile, dst, OF_V);
   }
-  if (aligned && !(OF_V && is_masked(item_at(place), tile))) {
+  if (aligned) {
     cp_async_mbarrier_arrive_noinc(full);
-  } else { /* threads will read it, too, and compute-sanitizer knows no copies that arrive by themselves */
+  } else {
     cp_async_wait_all();
     fence_proxy_async_shared();
     mbarrier_arrive(full);
   }
 }
 
-/* ---- looks at values
- *
- * A masked tile of V is looked through for NaN and Inf (settle_special_values says why). Where it comes by TMA, the
- * producer's other warps do it, since the consumers have no time for it: with windows of 128 at D = 64 it took a sixth
- * of theirs. The first warp asks for a look when it asks for the tile: who waits for a tile without that could take the
- * slot's use before for it. Looks are numbered; more than one for each slot of V are never under way. */
-static_assert((LOOKS & (LOOKS - 1)) == 0, "numbers may pass 2^32");
-
-/* The number of the look at a tile that comes by TMA, or of the next one behind it. */
-EA_DEVICE uint32_t look_number(const ea_item *item, int tile) {
-  const int plain_first = ea_max_i32(item->gather_end, (item->plain.first + TILE_N - 1) / TILE_N);
-  const int plain_end = ea_min_i32(tile, item->plain.end / TILE_N);
-  return item->looks + (uint32_t)(tile - item->gather_end - ea_max_i32(plain_end - plain_first, 0));
-}
-
-/* Tiles [tile, end) by TMA, for one whole warp. with_q: Q as well, when its place is free, which it is when consumers
- * have the last scores of the item before. Slots of as many tiles as there are stages but one are free sooner, so those
- * tiles are asked for first: with short walks much of the item's time would go by. */
-EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tile,
-                            int end, ea_ring ring, bool with_q) {
+/* An item's tiles that are not gathered, by TMA, for one whole warp. with_q: Q as well, when its place is free, which
+ * it is when consumers have the last scores of the item before. Slots of as many tiles as there are stages but one are
+ * free sooner, so those tiles are asked for first: with short walks much of the item's time would go by. */
+EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
+                            bool with_q) {
   const uint32_t stages = (uint32_t)launch.scores.stages;
   const int head = uniform(item_at(place)->kv_head);
+  const int end = uniform(item_at(place)->end_step);
+  int tile = uniform(item_at(place)->gather_end);
   int token = uniform((int)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix));
+  ea_ring ring = {uniform(item_at(place)->ring)};
+  ring_skip(&ring, (uint32_t)(tile - item_at(place)->first_step), stages);
   ea_ring ring_v = ring;
   if (with_q) { /* Q's place is still taken, but its rows can come nearer */
     const int q_head = uniform(item_at(place)->first_head);
@@ -291,8 +265,8 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
     __syncwarp();
   }
 #pragma unroll 1
-  for (const int first = tile, q_tile = ea_min_i32(tile + (int)stages - 1, end);; tile++, token += TILE_N) {
-    if (with_q && tile == q_tile) bring_q(call, launch, at, place, 0);
+  for (const int q_tile = with_q ? ea_min_i32(tile + (int)stages - 1, end) : -1;; tile++, token += TILE_N) {
+    if (tile == q_tile) bring_q(call, launch, at, place);
     if (tile < end) {
       const uint32_t slot = slot_of(ring);
       PRODUCER_MARK(launch, SLOT_K, tile);
@@ -301,63 +275,27 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
       load_tile<SLICES>(&launch.k, k_full(at, slot), k_tile_at(at, slot), head, token);
       ring_advance(&ring, stages);
     }
-    if (tile > first) {
+    if (tile > item_at(place)->gather_end) {
       const uint32_t slot = slot_of(ring_v);
       PRODUCER_MARK(launch, SLOT_V, tile - 1);
       mbarrier_wait(v_empty(at, slot), parity_of(ring_v) ^ 1);
       PRODUCER_MARK(launch, COPY_V, tile - 1);
       load_tile<SLICES_V>(&launch.v, v_full(at, slot), v_tile_at(at, slot), head, token - TILE_N);
       ring_advance(&ring_v, stages);
-      if (is_masked(item_at(place), tile - 1)) {
-        if (elect_one()) mbarrier_arrive(look_asked(at, look_number(item_at(place), tile - 1)));
-        __syncwarp();
-      }
     }
     if (tile >= end) break;
   }
 }
 
-/* Whether one of `threads` finds a NaN or Inf in its part of a tile of V. */
-EA_DEVICE bool look(uint32_t v, int thread, int threads) {
-  uint32_t zeros[2] = {0, 0};
-#pragma unroll 2
-  for (int index = thread; index < V_BYTES / 16; index += threads * 2) {
-    zeros[0] = add_zero_times(zeros[0], ld_shared_v4(v + (uint32_t)index * 16));
-    if (V_BYTES / 16 % (threads * 2) == 0 || index + threads < V_BYTES / 16) {
-      zeros[1] = add_zero_times(zeros[1], ld_shared_v4(v + (uint32_t)(index + threads) * 16));
-    }
-  }
-  return is_special(zeros[0]) || is_special(zeros[0] >> 16) || is_special(zeros[1]) || is_special(zeros[1] >> 16);
-}
-
-/* The looks of an item: those of tiles [tile, end) that are masked. */
-EA_DEVICE void look_at_tiles(const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid, int tile, int end,
-                             ea_ring ring) {
-  const uint32_t stages = (uint32_t)launch.scores.stages;
-#pragma unroll 1
-  for (; tile < end; tile++, ring_advance(&ring, stages)) {
-    if (!is_masked(item_at(place), tile)) continue;
-    const uint32_t number = look_number(item_at(place), tile);
-    mbarrier_wait(look_asked(at, number), look_parity(number));
-    mbarrier_wait(v_full(at, slot_of(ring)), parity_of(ring));
-    const bool found = look(v_tile_at(at, slot_of(ring)), tid - 32, LOOKERS);
-    const bool any = bar_red_or(BARRIER_LOOKERS, LOOKERS, found);
-    if (tid == 32) {
-      st_shared_b32(look_result(at, number), any);
-      mbarrier_arrive(look_done(at, number));
-    }
-  }
-}
-
 /* The tiles of an item that are gathered, by all threads; Q behind the first, for the first warp. K runs a tile ahead
  * of V, as the consumers take them: a tile's V would otherwise keep the next K waiting for a slot that is free much
- * later. The place in the rings behind them. */
-EA_DEVICE ea_ring gather_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
-                               int tid_once, ea_ring ring) {
+ * later. */
+EA_DEVICE void gather_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
+                            int tid_once) {
   const auto tid = [&]() { return read_anew(tid_once); };
   const uint32_t stages = (uint32_t)launch.scores.stages;
   int tile = item_at(place)->first_step;
-  ea_ring ring_v = ring;
+  ea_ring ring = {item_at(place)->ring}, ring_v = ring;
   uint32_t slots_v = 0, slots = tile_slots(call, place, tid(), tile);
 #pragma unroll 1
   for (;; tile++) {
@@ -371,63 +309,96 @@ EA_DEVICE ea_ring gather_tiles(const ea_call &call, const ea_hopper_launch &laun
       gather_tile<true>(call, launch, at, place, tid(), tile - 1, slots_v, ring_v);
       ring_advance(&ring_v, stages);
     } else if (launch.scores.q_aligned && uniform(tid() / 32) == 0) {
-      bring_q(call, launch, at, place, tid());
+      bring_q(call, launch, at, place);
     }
-    if (tile >= item_at(place)->gather_end) return ring;
+    if (tile >= item_at(place)->gather_end) return;
     slots_v = slots;
     slots = slots_next;
   }
 }
 
-/* The first warp, which finds the items, waits for nobody: the others may still look at the item's before. It cannot be
- * two items ahead of them, since consumers begin no item that the others have not come to. */
+/* All tiles of a careful item, by all threads: values of masked tiles lose their NaN and Inf. Q behind the first. What
+ * TMA can bring it brings; the rest comes the way that is small rather than fast. */
+EA_DEVICE void copy_carefully(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
+                              int tid_once) {
+  const auto tid = [&]() { return read_anew(tid_once); };
+  const auto is_first_warp = [&]() { return uniform(tid() / 32) == 0; };
+  ea_ring ring = {item_at(place)->ring};
+#pragma unroll 1
+  for (int tile = item_at(place)->first_step; tile < item_at(place)->end_step; tile++) {
+    bar_sync(BARRIER_PRODUCER, 128); /* nobody overtakes the first warp */
+#pragma unroll 1
+    for (int of_v = 0; of_v < 2; of_v++) {
+      const auto slot = [&]() { return (uint32_t)read_anew((int)slot_of(ring)); };
+      const auto full = [&]() { return of_v ? v_full(at, slot()) : k_full(at, slot()); };
+      const auto dst = [&]() { return of_v ? v_tile_at(at, slot()) : k_tile_at(at, slot()); };
+      const bool cleared = of_v && is_masked(item_at(place), tile);
+      PRODUCER_MARK_OF(launch, SLOT, of_v, tile);
+      mbarrier_wait(full() + 8, parity_of(ring) ^ 1);
+      PRODUCER_MARK_OF(launch, COPY, of_v, tile);
+      if (tile < item_at(place)->gather_end || cleared) {
+        gather_any(call, launch, place, tid(), tile, dst(), of_v);
+        cp_async_wait_all();
+        if (cleared) {
+          bar_sync(BARRIER_PRODUCER, 128); /* all of it is there */
+          clear_special(dst(), V_BYTES, tid(), 128);
+        }
+        fence_proxy_async_shared();
+        mbarrier_arrive(full());
+      } else if (is_first_warp()) {
+        const int head = uniform(item_at(place)->kv_head);
+        const int token = uniform((int)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix));
+        if (of_v) {
+          load_tile<SLICES_V>(&launch.v, full(), dst(), head, token);
+        } else {
+          load_tile<SLICES>(&launch.k, full(), dst(), head, token);
+        }
+      }
+    }
+    if (tile == item_at(place)->first_step && launch.scores.q_aligned && is_first_warp()) {
+      bring_q(call, launch, at, place);
+    }
+    ring_advance(&ring, (uint32_t)launch.scores.stages);
+  }
+}
+
+/* Finds the item behind the one at `place`, where all of that has been asked for. */
+EA_DEVICE void find_next(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
+                         int32_t *work) {
+  const uint32_t next = place_after(at, place);
+  next_item(call, launch, at, next, work);
+  if (*work == NOT_TAKEN) *work = take_work(launch); /* asked for here, needed only an item later */
+  const ea_item *item = item_at(place);
+  ea_ring ring = {item->ring};
+  ring_skip(&ring, (uint32_t)(item->end_step - item->first_step), (uint32_t)launch.scores.stages);
+  ((ea_item *)__cvta_shared_to_generic(next))->ring = ring.position;
+}
+
 EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   const int tid_once = read_tid();
   const auto tid = [&]() { return read_anew(tid_once); };
-  const auto streaming = [&]() { return uniform(tid() / 32) == 0; }; /* this warp does what one warp can do */
-  const uint32_t stages = (uint32_t)launch.scores.stages;
-  uint32_t place = items_at(at);
-  ea_ring ring = {0};
+  uint32_t place = items_at(at) + LAST_PLACE;
   int32_t work = (int32_t)blockIdx.x; /* the next piece, where this thread is the one that looks for it */
 #pragma unroll 1
   while (true) {
     PRODUCER_MARK(launch, FIND, 0);
-    if (tid() == 0) {
-      const ea_item *before = item_at(place_before(at, place));
-      ((ea_item *)__cvta_shared_to_generic(place))->looks = look_number(before, before->end_step);
-      work = next_item(call, launch, work, place_before(at, place), place);
-    }
+    if (tid() == 0) find_next(call, launch, at, place, &work);
     PRODUCER_MARK(launch, MEET, 0);
-    const uint32_t parity_before = item_at(place_before(at, place))->q_parity;
-    if (streaming()) {
-      __syncwarp();
-      bar_arrive(BARRIER_ITEM + (int)parity_before, 128);
-    } else {
-      bar_sync(BARRIER_ITEM + (int)parity_before, 128);
-    }
-    if (item_at(place)->rows == 0) break;
-    if (!streaming() && launch.scores.q_aligned) {
-      mbarrier_wait(q_full(at), parity_before);
-      release(q_full(at));
-    }
-    ITEM_MARKS(launch, item_at(place));
-    const bool gathers = item_at(place)->first_step < item_at(place)->gather_end;
-    const bool with_q = launch.scores.q_aligned; /* the first warp's, behind a tile of K */
-    if (!with_q) bring_q(call, launch, at, place, tid());
-    if (gathers) ring = gather_tiles(call, launch, at, place, tid_once, ring);
-    const int stream_from = uniform(item_at(place)->gather_end), end = uniform(item_at(place)->end_step);
-    if (!streaming()) {
-      look_at_tiles(launch, at, place, tid(), stream_from, end, ring);
-    } else if (stream_from < end) {
-      stream_tiles(call, launch, at, place, stream_from, end, ring, with_q && !gathers);
-    } else if (with_q && !gathers) {
-      bring_q(call, launch, at, place, tid()); /* an item without tiles */
-    }
-    ring_skip(&ring, (uint32_t)(end - stream_from), stages);
+    bar_sync(BARRIER_PRODUCER, 128);
     place = place_after(at, place);
+    if (item_at(place)->rows == 0) break;
+    ITEM_MARKS(launch, item_at(place));
+    const bool with_q = launch.scores.q_aligned; /* the first warp's, behind a tile of K */
+    if (!with_q) copy_q(call, launch, at, place, tid());
+    if (item_at(place)->careful) {
+      copy_carefully(call, launch, at, place, tid_once);
+      continue;
+    }
+    const bool gathers = item_at(place)->first_step < item_at(place)->gather_end;
+    if (gathers) gather_tiles(call, launch, at, place, tid_once);
+    if (uniform(tid() / 32) == 0) stream_tiles(call, launch, at, place, with_q && !gathers);
   }
-  PRODUCER_MARK(launch, SLOT_Q, 0);
-  if (tid() == 0) end_work(at, place);
+  if (tid() == 0) mbarrier_arrive_many(q_full(at), 128); /* nothing is left to do, for the consumers */
   PRODUCER_MARK(launch, END, 0);
 }
 
@@ -477,7 +448,7 @@ typedef struct ea_tile_mask {
   uint32_t visible[2];
 } ea_tile_mask;
 
-/* seen: what each row sees, mask aside. To be called while the tensor cores are busy. */
+/* To be called while the tensor cores are busy. */
 EA_DEVICE ea_tile_mask mask_of(const ea_hopper_launch &launch, const ea_item *item, const ea_key_range seen[2],
                                int tile, int tid) {
   ea_tile_mask mask = {uniform(is_masked(item, tile)) != 0, {0, 0}};
@@ -512,51 +483,19 @@ EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_tile_mask &mask) {
   }
 }
 
-/* A NaN or Inf in V must reach only the rows that see it (promise 2), and 0 * NaN is NaN. Where every
- * row of the block sees every key it reaches whom it should by itself; elsewhere, when there is one,
- * it is given by hand to the rows that see it and taken out of the tile. All consumers come here. */
-EA_DEVICE void settle_special_values(float o[DIM_V / 2], const ea_call &call, const ea_hopper_launch &launch,
-                                     const ea_item *item, int tile, uint32_t v, int tid) {
-  const int row = first_row(tid), lane = tid % 32;
-#pragma unroll 1
-  for (int n = 0; n < TILE_N; n++) {
-    const int key = tile * TILE_N + n;
-    if (key < item->keys.first || key >= item->keys.end) continue;
-    bool seen[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) seen[h] = ea_visible(&item->view, row_query(launch, item, row + h * 8), key);
-#pragma unroll
-    for (int j = 0; j < DIM_V / 8; j++) { /* eight columns: a chunk of a slice */
-      const uint32_t at = v + (uint32_t)(j / 8 * SLICE_BYTES + n * 128 + ((j % 8) ^ (n & 7)) * 16 + lane % 4 * 4);
-      const uint32_t pair = ld_shared_b32(at);
-#pragma unroll
-      for (int c = 0; c < 2; c++) {
-        const uint32_t bits = c == 0 ? pair & 0xffffu : pair >> 16;
-        if (!is_special(bits)) continue;
-        if (seen[0]) o[j * 4 + c] += element_value(bits);
-        if (seen[1]) o[j * 4 + 2 + c] += element_value(bits);
-      }
-    }
-  }
-  bar_sync(BARRIER_CONSUMERS, CONSUMERS * 128);
-  for (int index = tid - 128; index < V_BYTES / 16; index += CONSUMERS * 128) {
-    const uint32_t address = v + (uint32_t)index * 16;
-    st_shared_v4(address, without_special(ld_shared_v4(address)));
-  }
-  fence_proxy_async_shared();
-  bar_sync(BARRIER_CONSUMERS, CONSUMERS * 128);
-}
-
 EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   /* What follows from the thread's number is worked out anew at each use: the products need every register. */
   const int tid_once = read_tid();
   const auto tid = [&]() { return read_anew(tid_once); };
   const int warpgroup = uniform(tid_once / 128) - 1;
-  const auto turn = [&](int from_mine) { return BARRIER_TURN + (warpgroup + from_mine) % CONSUMERS; };
+  const auto turn = [&](int from_mine) { /* at 192 columns uniform registers are short */
+                                         return BARRIER_TURN +
+                                                ((DIM == 192 ? tid_once / 128 - 1 : warpgroup) + from_mine) % CONSUMERS;
+  };
   const uint32_t stages = (uint32_t)launch.scores.stages;
   const uint32_t q = at.q + (uint32_t)(warpgroup * 64 * EA_HOPPER_SLICE_BYTES);
-  const bool v_scaled = launch.scores.v_scale != 1.0f;
-  const bool special = launch.scores.transformed || launch.scores.k_scale != 1.0f || v_scaled;
+  const auto v_scaled = [&]() { return read_anew(launch.scores.v_scale != 1.0f) != 0; };
+  const auto special = [&]() { return launch.scores.transformed || launch.scores.k_scale != 1.0f || v_scaled(); };
   float o[DIM_V / 2], s[TILE_N / 2];
   uint32_t p[TILE_N / 4], p_next[TILE_N / 4];
   ea_ring ring = {0}; /* of the next K tile */
@@ -564,9 +503,9 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 
   if (warpgroup == CONSUMERS - 1) bar_arrive(BARRIER_TURN, 256); /* the first warpgroup begins */
 #pragma unroll 1
-  for (uint32_t place = items_at(at), q_parity = 0;; place = place_after(at, place), q_parity ^= 1) {
+  for (uint32_t place = items_at(at);; place = place_after(at, place)) {
     MARK(WAIT_Q, 0);
-    mbarrier_wait(q_full(at), q_parity);
+    mbarrier_wait(q_full(at), q_parity(item_at(place_before(at, place))) ^ 1);
     if (uniform(item_at(place)->rows) == 0) break;
     MARK(BEGIN, 0);
     ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
@@ -578,19 +517,18 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     const auto end = [&]() { return uniform(item_at(place)->end_step); };
     const int first = uniform(item_at(place)->first_step);
     const auto is_gathered = [&](int tile) { return tile < item_at(place)->gather_end; };
-    ea_key_range seen[2]; /* by the thread's rows */
     /* Scales, cap, temperature and mask of any tile. */
     const auto prepare = [&](int tile, const ea_tile_mask &mask) {
-      if (special) transform(s, call, launch, item_at(place), tile * TILE_N + tid() % 4 * 2, first_row(tid()));
+      if (special()) transform(s, call, launch, item_at(place), tile * TILE_N + tid() % 4 * 2, first_row(tid()));
       if (mask.masked) apply_mask(s, mask);
     };
     /* Then to probabilities, whatever the call asks for. */
     const auto convert = [&](int tile, bool is_first, uint32_t(&to)[TILE_N / 4]) {
-      if (v_scaled || is_first) {
+      if (v_scaled() || is_first) {
         const bool must[2] = {true, true};
         float shift[2], sum[2];
         move_references(s, &state, must, shift, factor, launch);
-        if (v_scaled) {
+        if (v_scaled()) {
           exponentials<true>(to, s, shift, sum, launch, item_at(place)->view.prefix - tile * TILE_N - tid() % 4 * 2);
         } else {
           exponentials<false>(to, s, shift, sum, launch, 0);
@@ -601,24 +539,6 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       } else {
         moved = probabilities(to, s, &state, factor, launch);
       }
-    };
-    /* A masked tile's V is looked through before it is used. */
-    const auto has_special = [&](int tile) {
-      if (is_gathered(tile)) { /* each warpgroup for itself: to wait for each other would end their taking turns */
-        const uint32_t slot = slot_of(ring);
-        wait_full(v_full(at, slot), parity_of(ring), true);
-        return bar_red_or(BARRIER_CONSUMER - 1 + tid() / 128, 128, look(v_tile_at(at, slot), tid() % 128, 128));
-      }
-      const uint32_t number = look_number(item_at(place), tile);
-      mbarrier_wait(look_done(at, number), look_parity(number));
-      return ld_shared_b32(look_result(at, number)) != 0;
-    };
-    const auto settle = [&](int tile) {
-      MARK(SETTLE, tile);
-      if (!has_special(tile)) return;
-      if (moved) rescale(o, factor);
-      moved = false;
-      settle_special_values(o, call, launch, item_at(place), tile, v_tile_at(at, slot_of(ring)), tid());
     };
     /* Waits for the product of a tile with V. */
     uint32_t in_flight; /* the barrier to tell of its end */
@@ -665,6 +585,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       MARK(ISSUE_S, first);
       wgmma_fence();
       issue_scores(s, q, k_tile_at(at, slot_of(ring)));
+      ea_key_range seen[2];
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         const int i = row_query(launch, item_at(place), first_row(tid()) + h * 8);
@@ -678,11 +599,10 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       release(k_empty(at, slot_of(ring)));
       prepare(first, first_mask);
       convert(first, true, p);
-      if (first_mask.masked) settle(first);
       int tile = first + 1;
       /* Tiles up to `last` that all rows see whole, two at a time. */
       const auto plain_tiles = [&](auto gathered, int last) {
-        const int plain_end = special ? 0 : uniform(item_at(place)->plain.end);
+        const int plain_end = special() ? 0 : uniform(item_at(place)->plain.end);
 #pragma unroll 1
         for (; (tile + 1 + TWO_P) * TILE_N <= plain_end && tile <= last; tile += 1 + TWO_P) {
           issue(tile, p, gathered(tile), gathered(tile));
@@ -725,7 +645,6 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
           MARK(SOFTMAX, tile);
           convert(tile, false, p);
         }
-        if (mask.masked) settle(tile);
         tile++;
       }
       release(q_empty(at));
@@ -745,7 +664,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     MARK(FINISH, 0);
 #pragma unroll
     for (int h = 0; h < 2; h++) state.row_sum[h] = quad_sum(state.row_sum[h]);
-    finish<DIM_V>(o, state.reference, state.row_sum, call, launch, item_at(place), first_row(tid()), tid() % 32, 0);
+    end_item<DIM_V>(o, state.reference, state.row_sum, call, launch, at, place, first_row(tid()), tid() % 32, 0);
   }
   MARKS_END(launch);
 }
@@ -753,9 +672,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const __grid_constant__ ea_call call, const __grid_constant__ ea_hopper_launch launch) {
   extern __shared__ __align__(1024) char smem[];
-  const ea_hopper_smem layout = ea_hopper_smem_layout(shape_constants(), launch.scores.stages);
-  const uint32_t base = smem_address(smem);
-  const ea_places at = {base, base + (uint32_t)layout.v};
+  const ea_places at = {smem_address(smem)};
   if (threadIdx.x == 0) {
     MARKS_OF_BLOCK(launch, 1);
     if (launch.scores.q_aligned) tensor_map_prefetch(&launch.q);
@@ -771,16 +688,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       mbarrier_init(v_full(at, slot), 128);
       mbarrier_init(v_empty(at, slot), CONSUMERS * 4);
     }
-    for (uint32_t number = 0; number < LOOKS; number++) {
-      mbarrier_init(look_asked(at, number), 1);
-      mbarrier_init(look_done(at, number), 1);
-    }
+    for (uint32_t n = 0; n < EA_HOPPER_ITEMS; n++) mbarrier_init(items_done_at(at) + n * 8, CONSUMERS * 4);
     fence_mbarrier_init();
     ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */
-    none->q_parity = 1;
-    none->looks = 0;
-    none->gather_end = none->end_step = 0;
-    none->plain.first = none->plain.end = 0;
+    none->number = UINT32_MAX;
+    none->ring = 0;
+    none->first_step = none->end_step = 0;
   }
   clear_spare_rows(call, launch, at);
   __syncthreads();

@@ -1,7 +1,6 @@
 /* What both Hopper kernels do alike. Included by them once they have said where things are in shared memory (ea_places,
- * barriers_at, items_at), their sizes (SLICES, TILE_M, TILE_N), how many keys they take at a step (STEP_KEYS), how many
- * threads of the producer gather a tile together (FEEDERS) and how many of its warps tell that they know of an item
- * (Q_WITNESSES). */
+ * barriers_at, items_at, items_done_at), their sizes (SLICES, TILE_M, TILE_N), how many keys they take at a step
+ * (STEP_KEYS) and how many threads of the producer gather a tile together (FEEDERS). */
 #ifndef EA_CUDA_KERNELS_HOPPER_PARTS_H
 #define EA_CUDA_KERNELS_HOPPER_PARTS_H
 
@@ -25,13 +24,20 @@ typedef struct ea_item {
   int32_t i0;                  /* first query */
   int32_t rows;                /* (query, head) rows that exist; 0: no more work */
   int32_t kv_head, first_head; /* first_head: of the queries */
-  uint32_t q_parity;           /* of Q's barriers */
-  uint32_t looks;              /* hopper.cu: the number of its first look */
+  uint32_t number;             /* of this block's items; the one before the first has -1 */
+  uint32_t ring;               /* hopper.cu: its first tile's place in the rings */
+  uint32_t careful;            /* done once more, for its NaN or Inf */
+  uint32_t found;              /* NaN or Inf came out */
 } ea_item;
 static_assert(sizeof(ea_item) <= EA_HOPPER_ITEM_BYTES, "its place in the layout");
 
 EA_DEVICE const ea_item *item_at(uint32_t address) {
   return (const ea_item *)shared_anew(address);
+}
+
+/* Of Q's barriers. */
+EA_DEVICE uint32_t q_parity(const ea_item *item) {
+  return item->number % 2;
 }
 
 /* ---- places ----------------------------------------------------------------------------------- */
@@ -49,6 +55,11 @@ EA_DEVICE uint32_t place_after(ea_places at, uint32_t place) {
 }
 EA_DEVICE uint32_t place_before(ea_places at, uint32_t place) {
   return place == items_at(at) ? items_at(at) + LAST_PLACE : place - EA_HOPPER_ITEM_BYTES;
+}
+
+/* Told by each warp of the consumers when it is through with an item. */
+EA_DEVICE uint32_t item_done(ea_places at, uint32_t place) {
+  return items_done_at(at) + (place - items_at(at)) / EA_HOPPER_ITEM_BYTES * 8;
 }
 
 /* ---- work ------------------------------------------------------------------------------------- */
@@ -96,18 +107,61 @@ EA_DEVICE bool make_item(const ea_call &call, const ea_hopper_launch &launch, in
   return true;
 }
 
-/* Finds the next piece of work, beginning with `work`, and writes it where all will read it; rows = 0: there
- * is none. Returns the number to go on with: asked for here, needed only an item later. */
-EA_DEVICE int32_t next_item(const ea_call &call, const ea_hopper_launch &launch, int32_t work, uint32_t before,
-                            uint32_t place) {
+/* ---- NaN and Inf in V
+ *
+ * They must reach only the rows that see them (promise 2), and 0 * NaN is NaN: in a tile of which some row of the block
+ * does not see a key they would reach all rows. They are rare, and to look for them beforehand took 1 to 3 % of the
+ * time (at D = 64 with a window of 128, 8 %). So consumers look at what came out: where that is not finite the item is
+ * done once more, carefully. Then its masked tiles lose them on their way to the products, and the rows that see them
+ * get them by hand at the end. */
+
+/* Whether an item is to be done once more. Waits for its end, and is to be asked once. */
+EA_DEVICE bool came_out_special(ea_places at, uint32_t place) {
+  ea_item *item = (ea_item *)__cvta_shared_to_generic(place);
+  mbarrier_wait(item_done(at, place), item->number / EA_HOPPER_ITEMS % 2);
+  const bool found = item->found != 0;
+  item->found = 0;
+  return found;
+}
+
+#define NOT_TAKEN (-1)
+
+/* Finds the next item, and writes it where all will read it; rows = 0: there is none. work: the number of a piece that
+ * was taken and not used, or NOT_TAKEN. Consumers are at the last item but one or further. */
+EA_DEVICE void next_item(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
+                         int32_t *work) {
   ea_item *item = (ea_item *)__cvta_shared_to_generic(place);
   const int32_t row_blocks = launch.order ? launch.order->count : launch.row_blocks;
   const int32_t all_work = row_blocks * call.num_kv_heads * launch.group_parts;
-  item->q_parity = item_at(before)->q_parity ^ 1;
+  const uint32_t number = item_at(place_before(at, place))->number + 1;
+  /* Three items ago is the last that consumers are known to be through with; while there is work nobody waits for the
+   * others. */
+  uint32_t ago = 3, again = place_after(at, place);
+  static_assert(EA_HOPPER_ITEMS == 4, "three items ago is in the place after this one's");
+  bool found = number >= ago && came_out_special(at, again);
   item->rows = 0;
+  if (!found) {
+    if (*work == NOT_TAKEN) *work = take_work(launch);
 #pragma unroll 1
-  while (work < all_work && !make_item(call, launch, row_blocks, work, item)) work = take_work(launch);
-  return work < all_work ? take_work(launch) : work;
+    while (*work < all_work && !make_item(call, launch, row_blocks, *work, item)) *work = take_work(launch);
+    if (*work < all_work) {
+      *work = NOT_TAKEN;
+    } else {
+#pragma unroll 1
+      while (!found && --ago > 0) {
+        again = place_after(at, again);
+        found = number >= ago && came_out_special(at, again);
+      }
+    }
+  }
+  if (found) {
+#pragma unroll 1
+    for (uint32_t byte = 0; byte < EA_HOPPER_ITEM_BYTES; byte += 16)
+      st_shared_v4(place + byte, ld_shared_v4(again + byte));
+  }
+  item->number = number;
+  item->careful = found;
+  item->found = 0;
 }
 
 /* ---- rows of a block --------------------------------------------------------------------------- */
@@ -157,24 +211,27 @@ EA_DEVICE void clear_spare_rows(const ea_call &call, const ea_hopper_launch &lau
   fence_proxy_async_shared();
 }
 
-/* Q of an item, when the one before it is no longer needed: by TMA for one whole warp, else for all threads. Its
- * barrier counts 128 arrivals either way; by TMA, Q_WITNESSES of them come from elsewhere. */
-EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid) {
+/* Q of an item, when the one before it is no longer needed, by all threads. Its barrier counts 128 arrivals. */
+EA_DEVICE void copy_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place, int tid) {
+  PRODUCER_MARK(launch, SLOT_Q, 0);
+  mbarrier_wait(q_empty(at), q_parity(item_at(place)) ^ 1);
+  PRODUCER_MARK(launch, COPY_Q, 0);
+  load_q(call, launch, place, tid, at.q);
+  fence_proxy_async_shared();
+  mbarrier_arrive(q_full(at));
+}
+
+/* The same by TMA, where its rows are aligned, for one whole warp. */
+EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place) {
   const ea_item *item = item_at(place);
   PRODUCER_MARK(launch, SLOT_Q, 0);
-  mbarrier_wait(q_empty(at), item->q_parity ^ 1);
+  mbarrier_wait(q_empty(at), q_parity(item) ^ 1);
   PRODUCER_MARK(launch, COPY_Q, 0);
-  if (!launch.scores.q_aligned) {
-    load_q(call, launch, place, tid, at.q);
-    fence_proxy_async_shared();
-    mbarrier_arrive(q_full(at));
-    return;
-  }
   const int head = uniform(item->first_head), token = uniform((int)item->token0 + item->i0);
   if (elect_one()) {
     mbarrier_arrive_expect_tx(q_full(at),
                               (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
-    mbarrier_arrive_many(q_full(at), 127 - Q_WITNESSES);
+    mbarrier_arrive_many(q_full(at), 127);
 #pragma unroll
     for (int slice = 0; slice < SLICES; slice++) {
       tma_load_3d(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES), &launch.q, q_full(at),
@@ -182,12 +239,6 @@ EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_p
     }
   }
   __syncwarp();
-}
-
-/* Nothing is left to do, for the consumers. */
-EA_DEVICE void end_work(ea_places at, uint32_t place) {
-  mbarrier_wait(q_empty(at), item_at(place)->q_parity ^ 1);
-  mbarrier_arrive_many(q_full(at), 128);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------- */
@@ -409,6 +460,69 @@ template <int COUNT> EA_DEVICE void rescale(float (&o)[COUNT], const float facto
   for (int e = 0; e < COUNT; e++) o[e] *= factor[e / 2 % 2];
 }
 
+/* ---- NaN and Inf in V, in careful items ------------------------------------------------------- */
+
+/* Takes them out of what these threads have in shared memory. */
+EA_DEVICE void clear_special(uint32_t at, int bytes, int thread, int threads) {
+#pragma unroll 1
+  for (int index = thread; index < bytes / 16; index += threads) {
+    const uint32_t address = at + (uint32_t)index * 16;
+    const uint4 x = ld_shared_v4(address);
+    if (any_special(x)) st_shared_v4(address, without_special(x));
+  }
+}
+
+/* Two elements of a row, where there are so many, as 16-bit floats. */
+EA_DEVICE uint32_t load_pair(const char *row, int column, int dim, ea_element element) {
+  uint32_t pair = 0;
+#pragma unroll
+  for (int c = 0; c < 2; c++) {
+    if (column + c >= dim) continue;
+    const uint32_t bits = element == EA_ELEMENT_16BIT
+                              ? ((const uint16_t *)row)[column + c]
+                              : widen_8bit(((const uint8_t *)row)[column + c], element == EA_ELEMENT_E4M3);
+    pair |= bits << (16 * c);
+  }
+  return pair;
+}
+
+/* Those of the masked tiles, read once more, to the rows that see them. row: the first of the thread's two; o: WIDTH
+ * columns from first_column on. */
+template <int WIDTH>
+EA_DEVICE void add_special(float o[WIDTH / 2], const ea_call &call, const ea_hopper_launch &launch, uint32_t place,
+                           int row, int lane, int first_column) {
+#pragma unroll 1
+  for (int key = item_at(place)->keys.first; key < item_at(place)->keys.end; key++) {
+    const ea_item *item = item_at(place);
+    if (!is_masked(item, key / TILE_N)) continue;
+    const char *source = key_row(call, launch, place, key, true);
+    const ea_element element = key < item->view.prefix ? cached_source(call, launch.scores).element : EA_ELEMENT_16BIT;
+    bool seen[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) seen[h] = ea_visible(&item->view, row_query(launch, item, row + h * 8), key);
+#pragma unroll
+    for (int j = 0; j < WIDTH / 8; j++) {
+      const uint32_t pair = load_pair(source, first_column + lane % 4 * 2 + j * 8, call.head_dim_v, element);
+#pragma unroll
+      for (int c = 0; c < 2; c++) {
+        const uint32_t bits = c == 0 ? pair & 0xffffu : pair >> 16;
+#pragma unroll
+        for (int h = 0; h < 2; h++) { /* no branch: with so many registers alive, ptxas takes long over them */
+          float *x = &o[j * 4 + h * 2 + c];
+          *x = is_special(bits) && seen[h] ? *x + element_value(bits) : *x;
+        }
+      }
+    }
+  }
+}
+
+template <int COUNT> EA_DEVICE bool is_finite(const float (&o)[COUNT]) {
+  float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+  for (int e = 0; e < COUNT; e++) zeros[e % 4] = fmaf(o[e], 0.0f, zeros[e % 4]);
+  return (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]) == 0.0f;
+}
+
 /* ---- the way out ------------------------------------------------------------------------------ */
 
 /* Of the rows of a thread: a row of the block and the eighth after it. sum: of the row's exponentials with `reference`;
@@ -468,6 +582,20 @@ EA_DEVICE void finish(const float o[WIDTH / 2], const float reference[2], const 
       }
     }
   }
+}
+
+/* The whole way out: what an item's end has to do with NaN and Inf, its rows, and that it is through. */
+template <int WIDTH>
+EA_DEVICE void end_item(float (&o)[WIDTH / 2], const float reference[2], const float sum[2], const ea_call &call,
+                        const ea_hopper_launch &launch, ea_places at, uint32_t place, int row, int lane,
+                        int first_column) {
+  if (item_at(place)->careful) {
+    add_special<WIDTH>(o, call, launch, place, row, lane, first_column);
+  } else if (__any_sync(0xffffffffu, !is_finite(o)) && lane == 0) {
+    atomicOr(&((ea_item *)__cvta_shared_to_generic(place))->found, 1u);
+  }
+  finish<WIDTH>(o, reference, sum, call, launch, item_at(place), row, lane, first_column);
+  release(item_done(at, place));
 }
 
 #endif

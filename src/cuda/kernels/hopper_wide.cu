@@ -59,7 +59,6 @@
 #define EA_PRODUCT_(n, kind, type) wgmma_n##n##_##kind##_##type
 #define EA_PRODUCT(n, kind, type) EA_PRODUCT_(n, kind, type)
 
-#define Q_WITNESSES 0
 #define RELEASE_LAG 1 /* units given to the products after the one that is released */
 
 #define EARLY_UNITS 6 /* latent: slices whose scores are asked for before the other consumer's values are used */
@@ -131,6 +130,9 @@ EA_DEVICE uint32_t told_at(ea_places at) {
 EA_DEVICE uint32_t told_sums_at(ea_places at) {
   return told_at(at) + 16;
 }
+EA_DEVICE uint32_t items_done_at(ea_places at) {
+  return told_at(at) + 32;
+}
 #define MARKS_OFFSET ea_wide_smem_layout(shape_constants(), 0).marks
 #include "cuda/kernels/hopper_parts.h"
 
@@ -189,16 +191,15 @@ EA_DEVICE void wait_empty(const ea_feed *feed) {
   mbarrier_wait(ring_empty(feed->ring), parity_of(feed->ring) ^ 1);
 }
 
-/* Ends a gathered unit. Nobody stays until its copies are there: they arrive by themselves. But where threads will read
- * it, too (the values of a masked tile) they are waited for, since compute-sanitizer knows no such arrivals. */
-EA_DEVICE void gathered(ea_feed *feed, bool read_by_threads) {
-  if (read_by_threads) {
-    cp_async_wait_all();
-    fence_proxy_async_shared();
-    mbarrier_arrive(ring_full(feed->ring));
-  } else {
-    cp_async_mbarrier_arrive_noinc(ring_full(feed->ring));
-  }
+/* Whether a tile's values lose their NaN and Inf. Those of latent attention do so when the scores have seen them, by
+ * the consumers; others on their way, by the threads that copy them. */
+EA_DEVICE bool is_cleared(const ea_item *item, int tile) {
+  return item->careful != 0 && is_masked(item, tile);
+}
+
+/* Ends a gathered unit. Nobody stays until its copies are there: they arrive by themselves. */
+EA_DEVICE void gathered(ea_feed *feed) {
+  cp_async_mbarrier_arrive_noinc(ring_full(feed->ring));
   ring_advance(&feed->ring);
 }
 
@@ -229,7 +230,7 @@ EA_DEVICE void copy_k(const ea_hopper_launch &launch, uint32_t place, const ea_l
                     wanted ? 16 : 0);
       }
     }
-    gathered(feed, LATENT && is_masked(item_at(place), tile));
+    gathered(feed);
   }
 }
 
@@ -256,7 +257,7 @@ EA_DEVICE void copy_v(const ea_hopper_launch &launch, uint32_t place, const ea_l
                     wanted ? 16 : 0);
       }
     }
-    gathered(feed, is_masked(item_at(place), tile));
+    gathered(feed);
   }
 }
 
@@ -275,7 +276,8 @@ EA_DEVICE void gather(const ea_call &call, const ea_hopper_launch &launch, uint3
   }
 }
 
-/* A tile of either by plain loads and stores, for rows that are not aligned or have 8-bit elements. */
+/* A tile of either by plain loads and stores, for rows that are not aligned or have 8-bit elements, and for
+ * values that are cleared. */
 EA_DEVICE void gather_any(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
                           ea_feed *feed, bool of_v) {
   const int units = of_v ? V_UNITS : K_UNITS, keys = of_v ? V_KEYS : TILE_N;
@@ -304,6 +306,10 @@ EA_DEVICE void gather_any(const ea_call &call, const ea_hopper_launch &launch, u
       }
     }
     cp_async_wait_all();
+    if (of_v && is_cleared(item_at(place), tile)) {
+      bar_sync(BARRIER_FEEDERS + tid / FEEDERS, FEEDERS); /* all of it is there */
+      clear_special(ring_unit(feed->ring), UNIT_BYTES, tid % FEEDERS, FEEDERS);
+    }
     fence_proxy_async_shared();
     mbarrier_arrive(ring_full(feed->ring));
     ring_advance(&feed->ring);
@@ -356,8 +362,9 @@ EA_DEVICE void feed_tile(const ea_call &call, const ea_hopper_launch &launch, ui
                          bool gathers, uint32_t slots, ea_feed *feed, bool of_v) {
   PRODUCER_MARK(launch, MEET, 0);
   int32_t first = (int32_t)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix);
-  const bool run = gathers && launch.pool_boxes && is_run(call, place, tid, tile, slots, &first);
-  if (run || !gathers) {
+  const bool cleared = of_v && is_cleared(item_at(place), tile);
+  const bool run = gathers && !cleared && launch.pool_boxes && is_run(call, place, tid, tile, slots, &first);
+  if (run || !(gathers || cleared)) {
     const int warp = uniform(tid / 32), head = item_at(place)->kv_head;
     if (warp % (FEEDERS / 32) == 0) {
       const int side = warp / (FEEDERS / 32);
@@ -374,7 +381,7 @@ EA_DEVICE void feed_tile(const ea_call &call, const ea_hopper_launch &launch, ui
   /* Nobody waits for a slot whose use before is still to come. */
   if (feed->streamed) bar_sync(BARRIER_FEEDERS + tid / FEEDERS, FEEDERS);
   feed->streamed = false;
-  if (!rows_are_aligned(call, launch, place, tile)) {
+  if (cleared || !rows_are_aligned(call, launch, place, tile)) {
     gather_any(call, launch, place, tid, tile, feed, of_v);
   } else if (of_v) {
     gather<true>(call, launch, place, tid, tile, slots, feed);
@@ -393,12 +400,19 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
 #pragma unroll 1
   while (true) {
     PRODUCER_MARK(launch, FIND, 0);
-    if (tid() == LEADER) work = next_item(call, launch, work, place_before(at, place), place);
+    if (tid() == LEADER) {
+      next_item(call, launch, at, place, &work);
+      if (work == NOT_TAKEN) work = take_work(launch); /* asked for here, needed only an item later */
+    }
     PRODUCER_MARK(launch, MEET, 0);
     bar_sync(BARRIER_PRODUCER, 128);
     if (item_at(place)->rows == 0) break;
     ITEM_MARKS(launch, item_at(place));
-    if (!launch.scores.q_aligned || uniform(tid_once / 32) == LEADER / 32) bring_q(call, launch, at, place, tid());
+    if (!launch.scores.q_aligned) {
+      copy_q(call, launch, at, place, tid());
+    } else if (uniform(tid_once / 32) == LEADER / 32) {
+      bring_q(call, launch, at, place);
+    }
     const int first = uniform(item_at(place)->first_step), end = uniform(item_at(place)->end_step);
     const int gather_end = uniform(item_at(place)->gather_end);
     const auto slots_of = [&](int pair, int which) {
@@ -423,8 +437,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
     }
     place = place_after(at, place);
   }
-  PRODUCER_MARK(launch, SLOT_Q, 0);
-  if (tid() == LEADER) end_work(at, place);
+  if (tid() == LEADER) mbarrier_arrive_many(q_full(at), 128); /* nothing is left to do, for the consumers */
   PRODUCER_MARK(launch, END, 0);
 }
 
@@ -543,67 +556,6 @@ EA_DEVICE void give_probabilities(ea_places at, uint32_t side, uint32_t buffer, 
   bar_arrive(BARRIER_P + (int)side, 256);
 }
 
-/* ---- NaN and Inf in V must reach only the rows that see them (promise 2), and 0 * NaN is NaN. Where every row of
- * the block sees every key they reach whom they should by themselves. Elsewhere they are taken out of the units
- * before the products, and when there were any, given by hand to the rows that see them. */
-
-/* Takes them out of a unit. All threads of a consumer come here. Whether there were any. */
-EA_DEVICE bool clear_special(uint32_t unit, uint32_t side, int tid) {
-  bool found = false;
-#pragma unroll 1
-  for (int index = tid % 128; index < UNIT_BYTES / 16; index += 128) {
-    const uint32_t address = unit + (uint32_t)index * 16;
-    const uint4 x = ld_shared_v4(address);
-    if (any_special(x)) {
-      st_shared_v4(address, without_special(x));
-      found = true;
-    }
-  }
-  if (found) fence_proxy_async_shared();
-  return bar_red_or(BARRIER_CONSUMER + (int)side, 128, found);
-}
-
-/* Two elements of a row, where there are so many, as 16-bit floats. */
-EA_DEVICE uint32_t load_pair(const char *row, int column, int dim, ea_element element) {
-  uint32_t pair = 0;
-#pragma unroll
-  for (int c = 0; c < 2; c++) {
-    if (column + c >= dim) continue;
-    const uint32_t bits = element == EA_ELEMENT_16BIT
-                              ? ((const uint16_t *)row)[column + c]
-                              : widen_8bit(((const uint8_t *)row)[column + c], element == EA_ELEMENT_E4M3);
-    pair |= bits << (16 * c);
-  }
-  return pair;
-}
-
-/* Those of keys [first, end), read once more, to the rows that see them. */
-EA_DEVICE void add_special(float o[COLUMNS / 2], const ea_call &call, const ea_hopper_launch &launch, uint32_t place,
-                           int first, int end, int tid) {
-  const int row = first_row(tid), column0 = (tid / 128 - 1) * COLUMNS + tid % 4 * 2;
-#pragma unroll 1
-  for (int key = first; key < end; key++) {
-    const ea_item *item = item_at(place);
-    const char *source = key_row(call, launch, place, key, true);
-    if (source == 0) continue;
-    const ea_element element = key < item->view.prefix ? cached_source(call, launch.scores).element : EA_ELEMENT_16BIT;
-    bool seen[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) seen[h] = ea_visible(&item->view, row_query(launch, item, row + h * 8), key);
-#pragma unroll
-    for (int j = 0; j < COLUMNS / 8; j++) {
-      const uint32_t pair = load_pair(source, column0 + j * 8, call.head_dim_v, element);
-#pragma unroll
-      for (int c = 0; c < 2; c++) {
-        const uint32_t bits = c == 0 ? pair & 0xffffu : pair >> 16;
-        if (!is_special(bits)) continue;
-        if (seen[0]) o[j * 4 + c] += element_value(bits);
-        if (seen[1]) o[j * 4 + 2 + c] += element_value(bits);
-      }
-    }
-  }
-}
-
 EA_DEVICE void rescale_where_grown(float (&o)[COLUMNS / 2], const float factor[2]) {
   if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) rescale(o, factor);
 }
@@ -657,9 +609,8 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     }
   };
   /* O += P V of a unit. */
-  const auto issue_own = [&](int unit, bool gathered, bool masked) {
+  const auto issue_own = [&](int unit, bool gathered) {
     const uint32_t at_v = begin(gathered);
-    const bool found = masked && clear_special(at_v, side(), tid());
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < UNIT_SLICES; step++) {
@@ -668,11 +619,9 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
        wgmma_advance(wgmma_descriptor(at_v, V_SLICE_BYTES), (uint32_t)step * 2048), 1);
     }
     end(true);
-    return found;
   };
-  const auto issue_other = [&](int unit, bool gathered, bool masked, uint32_t at_p) {
+  const auto issue_other = [&](int unit, bool gathered, uint32_t at_p) {
     const uint32_t at_v = begin(gathered);
-    const bool found = masked && clear_special(at_v, side(), tid());
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < UNIT_SLICES; step++) {
@@ -681,7 +630,6 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
        wgmma_advance(wgmma_descriptor(at_v, V_SLICE_BYTES), (uint32_t)step * 2048), 1);
     }
     end(true);
-    return found;
   };
 
 #pragma unroll 1
@@ -696,7 +644,6 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     const int first = uniform(item_at(place)->first_step), end_pair = uniform(item_at(place)->end_step);
     const int gather_end = uniform(item_at(place)->gather_end);
     const auto own_tile = [&](int pair) { return pair * EA_WIDE_PAIR + (int)side(); };
-    const auto other_tile = [&](int pair) { return pair * EA_WIDE_PAIR + 1 - (int)side(); };
 
     /* Scores of the pair: masked, their maxima told. */
     const auto begin_softmax = [&](int pair, float maxima[2]) {
@@ -731,15 +678,6 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       round_probabilities(p, s);
       give_probabilities(at, side(), p_at(at, side(), given), tid(), p);
     };
-    /* found: in the own tile (1), in the other (2). */
-    const auto settle_special_values = [&](int pair, uint32_t found) {
-      wgmma_settle(o, COLUMNS / 2);
-      if (found == 0) return;
-      const int pair0 = pair * STEP_KEYS, middle = pair0 + TILE_N;
-      const uint32_t first_bit = 1 + side(), second_bit = 2 - side();
-      add_special(o, call, launch, place, found & first_bit ? pair0 : middle,
-                  found & second_bit ? pair0 + STEP_KEYS : middle, tid());
-    };
 
     if (first < end_pair) {
       float factor[2], maxima[2];
@@ -758,16 +696,13 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
         const bool gathered = pair < gather_end;
         MARK(ISSUE_S, own_tile(pair + 1));
         issue_scores(false, pair + 1 < gather_end);
-        const bool own_masked = is_masked(item_at(place), own_tile(pair));
-        const bool other_masked = is_masked(item_at(place), other_tile(pair));
         const uint32_t round = given;
         given ^= 1;
-        uint32_t found = 0;
         MARK(ISSUE_O, own_tile(pair));
         rescale_where_grown(o, factor);
         wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
-        for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, gathered, own_masked) ? 1 : 0;
+        for (int unit = 0; unit < V_UNITS; unit++) issue_own(unit, gathered);
         wgmma_settle(s, TILE_N / 2);
         MARK(WAIT_P, other_tile(pair));
         bar_sync(BARRIER_P + 1 - (int)side(), 256); /* before the maxima: so no round of them overtakes another */
@@ -777,7 +712,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
           MARK(ISSUE_O, other_tile(pair));
 #pragma unroll
           for (int unit = h * V_UNITS / 2; unit < (h + 1) * V_UNITS / 2; unit++) {
-            found |= issue_other(unit, gathered, other_masked, p_at(at, 1 - side(), round)) ? 2 : 0;
+            issue_other(unit, gathered, p_at(at, 1 - side(), round));
           }
           if (h == 0) hear_maxima(maxima);
           exponentiate(pair + 1, h, maxima, factor);
@@ -785,41 +720,38 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
         end_softmax();
         MARK(WAIT_O, other_tile(pair));
         wgmma_wait_group(0);
-        settle_special_values(pair, found);
+        wgmma_settle(o, COLUMNS / 2);
       }
       release(q_empty(at));
       const int pair = end_pair - 1;
       const bool gathered = pair < gather_end;
-      const bool own_masked = is_masked(item_at(place), own_tile(pair));
-      const bool other_masked = is_masked(item_at(place), other_tile(pair));
       const uint32_t round = given;
       given ^= 1;
-      uint32_t found = 0;
       MARK(ISSUE_O, own_tile(pair));
       rescale_where_grown(o, factor);
       wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
-      for (int unit = 0; unit < V_UNITS; unit++) found |= issue_own(unit, gathered, own_masked) ? 1 : 0;
+      for (int unit = 0; unit < V_UNITS; unit++) issue_own(unit, gathered);
       MARK(WAIT_P, other_tile(pair));
       bar_sync(BARRIER_P + 1 - (int)side(), 256);
       MARK(ISSUE_O, other_tile(pair));
 #pragma unroll
       for (int unit = 0; unit < V_UNITS; unit++) {
-        found |= issue_other(unit, gathered, other_masked, p_at(at, 1 - side(), round)) ? 2 : 0;
+        issue_other(unit, gathered, p_at(at, 1 - side(), round));
       }
       MARK(WAIT_O, other_tile(pair));
       wgmma_wait_group(0);
 #pragma unroll
       for (int n = 0; n < RELEASE_LAG; n++) release_oldest();
-      settle_special_values(pair, found);
+      wgmma_settle(o, COLUMNS / 2);
       add_sums(at, told_at(at), told, side(), told, tid(), state.row_sum);
       told ^= 1;
     } else {
       release(q_empty(at));
     }
     MARK(FINISH, 0);
-    finish<COLUMNS>(o, state.reference, state.row_sum, call, launch, item_at(place), first_row(tid()), tid() % 32,
-                    (int)side() * COLUMNS);
+    end_item<COLUMNS>(o, state.reference, state.row_sum, call, launch, at, place, first_row(tid()), tid() % 32,
+                      (int)side() * COLUMNS);
   }
   MARKS_END(launch);
 }
@@ -875,14 +807,14 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
   };
   /* O += P V of a tile whose slices for this consumer's columns begin at slot `first` of a ring, of which it releases
    * all but the last product's. */
-  const auto issue_output = [&](auto product, uint32_t of, uint32_t units, int first, bool masked) {
-    bool found = false;
+  const auto issue_output = [&](auto product, uint32_t of, uint32_t units, int first, bool cleared) {
 #pragma unroll
     for (int group = 0; group < OUTPUT_GROUPS; group++) {
       const uint32_t v = units + (uint32_t)(first + group * LATENT_SLICES) * UNIT_BYTES;
-      if (masked) {
-#pragma unroll 1
-        for (int n = 0; n < LATENT_SLICES; n++) found |= clear_special(v + (uint32_t)n * UNIT_BYTES, side, tid());
+      if (cleared) { /* the scores have seen them */
+        clear_special(v, LATENT_SLICES * UNIT_BYTES, tid() % 128, 128);
+        fence_proxy_async_shared();
+        bar_sync(BARRIER_CONSUMER + (int)side, 128);
       }
       wgmma_fence();
 #pragma unroll
@@ -894,15 +826,18 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       if (group > 0) {
         wgmma_wait_group(1);
 #pragma unroll
-        for (int n = 0; n < LATENT_SLICES; n++) release(empty(of, first + (group - 1) * LATENT_SLICES + n));
+        for (int n = 0; n < LATENT_SLICES; n++) {
+          release(empty(of, first + (group - 1) * LATENT_SLICES + n));
+        }
       }
     }
-    return found;
   };
   const auto end_output = [&](uint32_t of, int first) {
     wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
-    for (int n = 0; n < LATENT_SLICES; n++) release(empty(of, first + V_SLICES - LATENT_SLICES + n));
+    for (int n = 0; n < LATENT_SLICES; n++) {
+      release(empty(of, first + V_SLICES - LATENT_SLICES + n));
+    }
   };
   const auto own_product = [&](float *d, int step, uint64_t v) {
     EA_PRODUCT(LATENT_N, rs, EA_TYPE)(d, p + step * 4, v, 1);
@@ -924,8 +859,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
     const int first = uniform(item_at(place)->first_step), end_pair = uniform(item_at(place)->end_step);
     const int gather_end = uniform(item_at(place)->gather_end);
 
-    /* The other's tile, which is complete but for the release of its last values. Whether its values had some to be
-     * added by hand. */
+    /* The other's tile, which is complete but for the release of its last values. */
     const auto take_other = [&](int tile) {
       float reference[2], factor[2];
       MARK(WAIT_V, tile);
@@ -946,12 +880,11 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       }
       rescale_where_grown(o, factor);
       wgmma_settle(o, COLUMNS / 2);
-      return issue_output(other_product, 1 - side, other, V_SLICES, is_masked(item_at(place), tile));
+      issue_output(other_product, 1 - side, other, V_SLICES, is_cleared(item_at(place), tile));
     };
-    const auto release_other = [&](int tile, bool found) {
+    const auto release_other = [&]() {
       end_output(1 - side, V_SLICES);
       release(empty(1 - side, P_SLOT));
-      if (found) add_special(o, call, launch, place, tile * TILE_N, (tile + 1) * TILE_N, tid());
       other_parity ^= 1;
     };
     /* The own tile, from its scores on. */
@@ -964,8 +897,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       if (pair + 1 == end_pair) release(q_empty(at));
       const int key0 = tile * TILE_N + tid() % 4 * 2;
       if (special) transform(s, call, launch, item_at(place), key0, first_row(tid()));
-      const bool masked = is_masked(item_at(place), tile);
-      if (masked) apply_mask(s, launch, item_at(place), key0, first_row(tid()));
+      if (is_masked(item_at(place), tile)) apply_mask(s, launch, item_at(place), key0, first_row(tid()));
       const bool v_scaled = launch.scores.v_scale != 1.0f;
       if (v_scaled || is_first) {
         const bool must[2] = {true, true};
@@ -987,11 +919,10 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       MARK(ISSUE_O, tile);
       if (moved) rescale(o, factor);
       wgmma_settle(o, COLUMNS / 2);
-      const bool found = issue_output(own_product, side, own, 0, masked);
+      issue_output(own_product, side, own, 0, is_cleared(item_at(place), tile));
       MARK(WAIT_O, tile);
       wgmma_wait_group(0);
       end_output(side, 0);
-      if (found) add_special(o, call, launch, place, tile * TILE_N, (tile + 1) * TILE_N, tid());
       own_parity ^= 1;
     };
 
@@ -1008,22 +939,22 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
         const int before = pair * EA_WIDE_PAIR - 1 + (int)side;
         MARK(ISSUE_S, before + 1);
         issue_scores(0, EARLY_UNITS, pair < gather_end);
-        const bool found = take_other(before);
+        take_other(before);
         MARK(ISSUE_S, before + 1);
         issue_scores(EARLY_UNITS, K_UNITS, pair < gather_end);
         MARK(WAIT_O, before);
         wgmma_wait_group(1);
-        release_other(before, found);
+        release_other();
         MARK(WAIT_S, before + 1);
         wgmma_wait_group(0);
         end_own(pair, false);
       }
       if (side == 0) { /* and one more of the other's */
         const int before = end_pair * EA_WIDE_PAIR - 1;
-        const bool found = take_other(before);
+        take_other(before);
         MARK(WAIT_O, before);
         wgmma_wait_group(0);
-        release_other(before, found);
+        release_other();
       }
       /* Where no reference is that may still be wanted. */
       add_sums(at, told_sums_at(at), summed, side, own_parity, tid(), state.row_sum);
@@ -1032,8 +963,8 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       release(q_empty(at));
     }
     MARK(FINISH, 0);
-    finish<COLUMNS>(o, state.reference, state.row_sum, call, launch, item_at(place), first_row(tid()), tid() % 32,
-                    (int)side * COLUMNS);
+    end_item<COLUMNS>(o, state.reference, state.row_sum, call, launch, at, place, first_row(tid()), tid() % 32,
+                      (int)side * COLUMNS);
   }
   MARKS_END(launch);
 }
@@ -1065,9 +996,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       mbarrier_init(told_at(at) + side * 8, 128);
       mbarrier_init(told_sums_at(at) + side * 8, 128);
     }
+    for (uint32_t n = 0; n < EA_HOPPER_ITEMS; n++) mbarrier_init(items_done_at(at) + n * 8, 8);
     fence_mbarrier_init();
     ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */
-    none->q_parity = 1;
+    none->number = UINT32_MAX;
   }
   clear_spare_rows(call, launch, at);
   __syncthreads();

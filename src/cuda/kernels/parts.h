@@ -15,12 +15,10 @@
 #ifdef EA_TYPE_BF16
 #define EA_TYPE bf16
 #define cvt_x2 cvt_bf16x2
-#define fma_x2 fma_bf16x2
 #define EXPONENT_BITS 0x7f80u /* all ones: Inf or NaN */
 #else
 #define EA_TYPE f16
 #define cvt_x2 cvt_f16x2
-#define fma_x2 fma_f16x2
 #define EXPONENT_BITS 0x7c00u
 #endif
 
@@ -179,13 +177,6 @@ EA_DEVICE bool any_special(uint4 x) {
     found |= is_special(words[w] >> 16);
   }
   return found;
-}
-/* Adds 0 times each of eight elements to the halves of `zeros`: they are special from then on where one of them is. */
-EA_DEVICE uint32_t add_zero_times(uint32_t zeros, uint4 x) {
-  zeros = fma_x2(x.x, 0, zeros);
-  zeros = fma_x2(x.y, 0, zeros);
-  zeros = fma_x2(x.z, 0, zeros);
-  return fma_x2(x.w, 0, zeros);
 }
 /* Zeros in their place. */
 EA_DEVICE uint4 without_special(uint4 x) {

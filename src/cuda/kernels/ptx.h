@@ -219,17 +219,6 @@ EA_DEVICE uint32_t cvt_f16x2(float lo, float hi) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 }
-/* a * b + c for two pairs of 16-bit floats. */
-EA_DEVICE uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t r;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-  return r;
-}
-EA_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t r;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-  return r;
-}
 EA_DEVICE float cvt_f32_f16(uint32_t bits) {
   float r;
   asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"((uint16_t)bits));

@@ -132,13 +132,5 @@ EA_DEVICE uint32_t cvt_f16x2(float lo, float hi) {
 EA_DEVICE float cvt_f32_f16(uint32_t bits) {
   return emu_f16_to_f32(bits & 0xffffu);
 }
-EA_DEVICE uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
-  const auto half = [](uint32_t x, int h) { return __int_as_float((int)((h ? x & 0xffff0000u : x << 16))); };
-  return cvt_bf16x2(fmaf(half(a, 0), half(b, 0), half(c, 0)), fmaf(half(a, 1), half(b, 1), half(c, 1)));
-}
-EA_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
-  const auto half = [](uint32_t x, int h) { return cvt_f32_f16(h ? x >> 16 : x & 0xffffu); };
-  return cvt_f16x2(fmaf(half(a, 0), half(b, 0), half(c, 0)), fmaf(half(a, 1), half(b, 1), half(c, 1)));
-}
 
 #endif
