@@ -24,7 +24,6 @@ static const look looks[] = {
     {"#f3d9bd", "#222222", {EA_MARK_WAIT_P, EA_MARK_WAIT_MAX}},
     {"#dccfe6", "#222222", {EA_MARK_WAIT_Q, EA_MARK_SLOT_Q}},
     {"#e4e4e4", "#222222", {EA_MARK_WAIT_TURN, EA_MARK_MEET}},
-    {"#b0413e", "#ffffff", {EA_MARK_SETTLE}},
     {"#444444", "#ffffff", {EA_MARK_FINISH}},
     {"#999999", "#ffffff", {EA_MARK_FIND}},
 };

@@ -33,7 +33,6 @@
   X(WAIT_O, "wait O", true)                                                                                            \
   X(WAIT_MAX, "wait maxima", false) /* for the other consumer's, in hopper_wide.cu */                                  \
   X(WAIT_P, "wait P", true)         /* likewise its probabilities */                                                   \
-  X(SETTLE, "look at V", true)      /* for NaN and Inf, in masked tiles */                                             \
   X(FINISH, "write out", false)                                                                                        \
   X(END, "", false)                                                                                                    \
   X(ITEM_TOKEN, "token", false) /* the first query's row in q */                                                       \
