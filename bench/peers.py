@@ -13,8 +13,10 @@ Peers, each left out with a reason where it is not installed or cannot do a shap
     fa3                         FlashAttention-3 (the package fa3-fwd, or flash_attn_interface)
     flashinfer                  FlashInfer's batch prefill
 
-Every peer's output is compared with ours. Times are medians of --repeats runs after --warm-up
-runs, by CUDA events, over rotating copies of the tensors so that no run finds its input in the
+Every peer's output is compared with ours. The peers take turns: in each of --rounds every one has
+--warm-up runs and then --repeats runs that count, since a GPU that gets warm, or draws more than its
+power limit, slows down, and should do so for all of them. Times are medians of the runs of all
+rounds, by CUDA events, over rotating copies of the tensors so that no run finds its input in the
 L2 cache. The GPU is kept busy while runs are enqueued, and a peer whose call takes the host more
 than a millisecond runs as a captured graph where that can be: times are the GPU's, not the host's.
 The shapes come from `extattn bench SUITE --list`. The record is written after each case.
@@ -738,7 +740,22 @@ def measure_on_gpu(run, copies, warm_up, repeats, captures):
 
 
 def summary(times):
-    return {"median_ms": statistics.median(times), "min_ms": min(times), "max_ms": max(times)}
+    return {"median_ms": statistics.median(times), "min_ms": min(times), "max_ms": max(times), "times_ms": times}
+
+
+def rates(case, row):
+    return {"tflops": case.flop / row["median_ms"] * 1e-9, "gbytes_per_s": case.bytes / row["median_ms"] * 1e-6}
+
+
+def with_round_before(before, row, case):
+    """A peer's row of this round and of those before; why there is none, where it failed in one."""
+    for one in (before, row):
+        if one is not None and ("wrong" in one or "times_ms" not in one):
+            return one
+    if before is None:
+        return row
+    row = row | summary(before["times_ms"] + row["times_ms"])
+    return row | rates(case, row)
 
 
 def difference(a, b):
@@ -782,9 +799,7 @@ def check_and_measure(peer, case, sets, args, reference):
         row |= measure_on_gpu(peer.run, len(sets), args.warm_up, args.repeats, getattr(peer, "captures", True))
     else:
         row |= measure_on_cpu(peer.run, args.warm_up, args.repeats)
-    row["tflops"] = case.flop / row["median_ms"] * 1e-9
-    row["gbytes_per_s"] = case.bytes / row["median_ms"] * 1e-6
-    return row, reference
+    return row | rates(case, row), reference
 
 
 def measure_peer(name, prepare, case, sets, args, reference):
@@ -871,10 +886,14 @@ def print_case(case, rows, ratio):
 def measure_case(case, peers, args):
     sets = make_sets(case, args.device)
     rows, reference = {}, None
-    for name, prepare in peers.items():
-        rows[name], reference = measure_peer(name, prepare, case, sets, args, reference)
-        if args.device == "cuda":
-            torch.cuda.empty_cache()
+    for _ in range(args.rounds):
+        for name, prepare in peers.items():
+            if name in rows and "times_ms" not in rows[name]:
+                continue  # it cannot run
+            row, reference = measure_peer(name, prepare, case, sets, args, reference)
+            rows[name] = with_round_before(rows.get(name), row, case)
+            if args.device == "cuda":
+                torch.cuda.empty_cache()
     ratio = ratios(rows)
     print_case(case, rows, ratio)
     return {"case": case.record(), "results": rows, "times_over_ours": ratio}
@@ -961,8 +980,9 @@ def parse():
     families = ["auto", "cpu", "portable", "hopper"]
     parser.add_argument("--family", choices=families, default="auto", help="of our kernels")
     parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: all")
-    parser.add_argument("--warm-up", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=4, help="the peers take turns, so often")
+    parser.add_argument("--warm-up", type=int, default=2, help="runs before those that count, in each round")
+    parser.add_argument("--repeats", type=int, default=4, help="runs that count, in each round")
     parser.add_argument("--quick", action="store_true", help="fewer shapes, within a minute")
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--json", type=Path)
@@ -1020,7 +1040,7 @@ def head_of(args, info, found_versions):
         "device": {"name": info.name.decode(), "arch": info.arch.decode(), "threads": info.num_threads},
         "driver": driver_text() if args.device == "cuda" else None,
         "versions": found_versions,
-        "method": {"warm_up": args.warm_up, "repeats": args.repeats, "statistic": "median",
+        "method": {"rounds": args.rounds, "warm_up": args.warm_up, "repeats": args.repeats, "statistic": "median",
                    "clock": "CUDA events" if args.device == "cuda" else "host"},
         "shrink": args.shrink,
         "cases": [],

@@ -199,6 +199,21 @@ class Event:
         return 1.0
 
 
+def test_rounds_are_one_row(peers):
+    case = types.SimpleNamespace(flop=3e9, bytes=6e6)
+
+    def row(*times):
+        return {"host_ms": 0.1} | peers.summary(list(times))
+
+    both = peers.with_round_before(peers.with_round_before(None, row(1.0, 5.0), case), row(3.0), case)
+    assert (both["median_ms"], both["min_ms"], both["max_ms"]) == (3.0, 1.0, 5.0)
+    assert (both["tflops"], both["gbytes_per_s"]) == (pytest.approx(1.0), pytest.approx(2.0))
+    failed, wrong = {"unsupported": "why"}, row(1.0) | {"wrong": "why"}
+    assert peers.with_round_before(both, failed, case) is failed
+    assert peers.with_round_before(both, wrong, case) is wrong
+    assert peers.with_round_before(wrong, both, case) is wrong
+
+
 @pytest.mark.parametrize(("call_ms", "graph"), [(0.1, None), (3, True), (3, "no: not in a graph")])
 def test_calls_that_are_slow_on_the_host_are_captured(peers, monkeypatch, call_ms, graph):
     slept = []
@@ -215,7 +230,7 @@ def test_calls_that_are_slow_on_the_host_are_captured(peers, monkeypatch, call_m
     runs = []
     monkeypatch.setattr(peers, "captured", captured)
     monkeypatch.setattr(peers, "time", types.SimpleNamespace(perf_counter=lambda: len(runs) * call_ms / 1e3))
-    row = peers.measure_on_gpu(runs.append, 2, 1, 4)
+    row = peers.measure_on_gpu(runs.append, 2, 1, 4, True)
     assert row.get("graph") == graph
     assert row["median_ms"] == 1.0
     assert row["host_ms"] == pytest.approx(call_ms)
