@@ -1037,6 +1037,7 @@ def head_of(args, info, found_versions):
         "what": "extattn and its peers",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": args.commit,
+        "family": args.family,
         "device": {"name": info.name.decode(), "arch": info.arch.decode(), "threads": info.num_threads},
         "driver": driver_text() if args.device == "cuda" else None,
         "versions": found_versions,

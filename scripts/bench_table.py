@@ -65,9 +65,12 @@ def origin(record, device, threads):
     where = device["name"] + (f", {threads} thread{'s' * (threads > 1)}" if threads else "")
     method = record["method"]
     versions = ", ".join(f"{k} {v}" for k, v in record.get("versions", {}).items() if k not in ("extattn", "python"))
+    rounds = method.get("rounds", 1)
+    turns = f" in each of {rounds} turns" if rounds > 1 else ""
     return (
         f"{where}; {record['date'][:10]}, commit {record.get('commit', 'unknown')[:12]}; "
-        f"median of {method['repeats']} after {method['warm_up']} by {method['clock']}" + (f"; {versions}" if versions else "")
+        f"median of {method['repeats']} after {method['warm_up']}{turns} by {method['clock']}"
+        + (f"; {versions}" if versions else "")
     )
 
 
@@ -109,7 +112,8 @@ def peer_sections(record):
             tflops = f"{ours['tflops']:.{2 if threads else 0}f}"
             rate = f"{ours['gbytes_per_s']:.0f}" if suite in MEMORY_BOUND else tflops
             rows.append([shape(case["case"]), ms(ours["median_ms"]), rate, *cells])
-        key = ("peers", suite, device["name"], threads)
+        family = record.get("family", "auto")
+        key = ("peers" if family == "auto" else f"peers {family}", suite, device["name"], threads)
         unit = "GB/s" if suite in MEMORY_BOUND else "TFLOP/s"
         heads = ["shape", "ms", unit, *(f"{PEERS[p]} takes" for p in peers)]
         yield key, table(heads, rows), origin(record, device, threads)
@@ -216,7 +220,9 @@ def performance(folder):
              "Times are those of the commit under a table, and kernels may have changed since. A GPU's clock follows "
              "its load and heat: the same shape differs by up to a tenth from table to table, so compare within one."]  # fmt: skip
     for (kind, suite, _, _), (_, text, source, path) in found:
-        title = SUITES[suite] + (", beside others" if kind == "peers" else "")
+        beside, _, family = kind.partition(" ")
+        of = f", the {family} kernels beside others" if family else ", beside others"
+        title = SUITES[suite] + (of if beside == "peers" else "")
         parts += [f"### {title}", text, f"{source}; [record]({path.relative_to(ROOT)})."]
     return "\n\n".join(parts) + "\n"
 
