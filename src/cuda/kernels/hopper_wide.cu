@@ -644,6 +644,9 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
     const int first = uniform(item_at(place)->first_step), end_pair = uniform(item_at(place)->end_step);
     const int gather_end = uniform(item_at(place)->gather_end);
     const auto own_tile = [&](int pair) { return pair * EA_WIDE_PAIR + (int)side(); };
+    [[maybe_unused]] const auto other_tile = [&](int pair) {
+      return pair * EA_WIDE_PAIR + 1 - (int)side();
+    }; /* marks */
 
     /* Scores of the pair: masked, their maxima told. */
     const auto begin_softmax = [&](int pair, float maxima[2]) {
