@@ -60,7 +60,7 @@ expect 0 '' "$extattn" trace "${shape[@]}" --blocks 3 --stages 1 --window 100 -o
 cp "$work/out" "$work/printed.json"
 timeline "$work/printed.json"
 json "$work/printed.json" "len({e['pid'] for e in d['traceEvents']}) == 3 and d['plan']['stages'] == 1"
-expect 0 'marks more found no room' "$extattn" trace "${shape[@]}" --records 100 -o "$work/few.json"
+expect 0 'marks more found no room' "$extattn" trace "${shape[@]}" --records 50 -o "$work/few.json"
 json "$work/few.json" "d['dropped'] > 0"
 expect 0 '^producer ' "$extattn" trace "${shape[@]}" # the table alone
 
