@@ -86,10 +86,9 @@ EA_HD int32_t ea_wide_slots(ea_wide_shape shape, int32_t stages) {
 
 /* Offsets in bytes from the start of a block's dynamic shared memory (1024-byte aligned). */
 typedef struct ea_wide_smem {
-  int32_t q; /* 64 x D */
-  int32_t p; /* probabilities on their way to the other consumer: two of each consumer's (latent: none) */
-  int32_t
-      barriers; /* pairs (full, empty) of Q and of the rings' slots, then four for what consumers tell, and of items */
+  int32_t q;        /* 64 x D */
+  int32_t p;        /* probabilities on their way to the other consumer: two of each consumer's (latent: none) */
+  int32_t barriers; /* pairs (full, empty) of Q and of the rings' slots, then four of consumers and four of items */
   int32_t marks;
   int32_t maxima; /* f32, two rounds of each consumer's 64 rows */
   int32_t items;

@@ -93,7 +93,7 @@ EA_DEVICE ea_hopper_shape shape_constants(void) {
 
 /* Where things are in shared memory: at constant distances from its start. */
 typedef struct ea_places {
-  uint32_t q, v;
+  uint32_t q;
 } ea_places;
 
 EA_DEVICE uint32_t barriers_at(ea_places at) {

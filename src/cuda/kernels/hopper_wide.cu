@@ -829,18 +829,14 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       if (group > 0) {
         wgmma_wait_group(1);
 #pragma unroll
-        for (int n = 0; n < LATENT_SLICES; n++) {
-          release(empty(of, first + (group - 1) * LATENT_SLICES + n));
-        }
+        for (int n = 0; n < LATENT_SLICES; n++) release(empty(of, first + (group - 1) * LATENT_SLICES + n));
       }
     }
   };
   const auto end_output = [&](uint32_t of, int first) {
     wgmma_settle(o, COLUMNS / 2);
 #pragma unroll
-    for (int n = 0; n < LATENT_SLICES; n++) {
-      release(empty(of, first + V_SLICES - LATENT_SLICES + n));
-    }
+    for (int n = 0; n < LATENT_SLICES; n++) release(empty(of, first + V_SLICES - LATENT_SLICES + n));
   };
   const auto own_product = [&](float *d, int step, uint64_t v) {
     EA_PRODUCT(LATENT_N, rs, EA_TYPE)(d, p + step * 4, v, 1);
