@@ -99,14 +99,12 @@ typedef enum ea_way {
   BY_ANY_WAY,       /* the random case's, of rows that are not aligned */
   BY_FASTEST,       /* aligned rows of the queries' type */
   BY_STORES_OR_TMA, /* the prefix widened from 8 bits, new tokens as by the fastest: one after another, and again */
-  BY_TURNS,         /* many pieces of work a block, each of a few gathered tiles and many more by TMA */
   NUM_WAYS
 } ea_way;
 
 /* Walks long enough for the ring to come round twice, several blocks of rows, every kind of tile. */
 static void draw_long_walks(const int32_t *dims, ea_way way, ea_spec *spec) {
   static const int32_t prefixes[2][3] = {{330, 0, 129}, {100, 0, 33}}, extends[2][3] = {{90, 260, 1}, {40, 90, 1}};
-  static const int32_t prefix_of_turns[2] = {70, 40}, extend_of_turns[2] = {600, 200};
   const int short_tiles = dims[0] > 256;
   ea_gen_options options = options_of(dims, seed_of(dims) + (uint64_t)way);
   options.max_work = INT64_MAX;
@@ -117,15 +115,9 @@ static void draw_long_walks(const int32_t *dims, ea_way way, ea_spec *spec) {
   options.num_kv_heads = 1;
   options.skip_prefix = options.skip_extend = EA_NO;
   options.custom_mask = EA_NO;
-  if (way == BY_TURNS) {
-    options.num_seqs = 1;
-    options.prefix = &prefix_of_turns[short_tiles];
-    options.extend = &extend_of_turns[short_tiles];
-    options.num_kv_heads = options.shared_kv == EA_YES ? 1 : 2;
-  }
   if (way != BY_ANY_WAY) {
     options.strided = EA_NO;
-    options.cache_dtype = way == BY_STORES_OR_TMA ? EA_E4M3 : options.dtype;
+    options.cache_dtype = way == BY_FASTEST ? options.dtype : EA_E4M3;
     options.window_left = -1;
     options.causal = EA_YES;
   }
