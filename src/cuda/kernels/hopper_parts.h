@@ -110,10 +110,10 @@ EA_DEVICE bool make_item(const ea_call &call, const ea_hopper_launch &launch, in
 /* ---- NaN and Inf in V
  *
  * They must reach only the rows that see them (promise 2), and 0 * NaN is NaN: in a tile of which some row of the block
- * does not see a key they would reach all rows. They are rare, and to look for them beforehand took 1 to 3 % of the
- * time (at D = 64 with a window of 128, 8 %). So consumers look at what came out: where that is not finite the item is
- * done once more, carefully. Then its masked tiles lose them on their way to the products, and the rows that see them
- * get them by hand at the end. */
+ * does not see a key they would reach all rows. They are rare, and to look for them beforehand took an H200
+ * 1 to 3 % of the time (at D = 64 with a window of 128, 8 %; docs/hopper.md). So consumers look at what came out: where
+ * that is not finite the item is done once more, carefully. Then its masked tiles lose them on their way to the
+ * products, and the rows that see them get them by hand at the end. */
 
 /* Whether an item is to be done once more. Waits for its end, and is to be asked once. */
 EA_DEVICE bool came_out_special(ea_places at, uint32_t place) {
