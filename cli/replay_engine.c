@@ -222,6 +222,7 @@ static ea_status plan_with(const ea_replay *r, const ea_plan_options *options, e
   ea_batch largest = EA_BATCH_INIT;
   largest.num_seqs = r->config.totals->max_sequences;
   largest.num_tokens = r->config.totals->max_new_tokens;
+  largest.num_kv_indices = r->config.totals->max_prefix_tokens;
   return ea_workspace_size(*plan, &largest, workspace_bytes);
 }
 

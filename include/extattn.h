@@ -361,15 +361,18 @@ typedef struct ea_batch {
   }
 
 /*
- * Bytes of workspace that ea_run wants for a batch of this num_seqs and num_tokens
- * (nothing else of it is looked at). Grows with both, so a size taken for the largest
- * batch serves all. May be 0, on a GPU too: a batch that is one round of work for it needs none.
+ * Bytes of workspace with which ea_run is fastest for a batch of this num_seqs, num_tokens
+ * and num_kv_indices (nothing else of it is looked at). What it cannot do without is what
+ * this says for num_kv_indices = 0: that grows with the other two, so taken for the largest
+ * batch it serves all, and may be 0, on a GPU too. The rest, never more than 1 GiB, is for
+ * cached keys and values that many new tokens read from scattered slots: some kernels copy
+ * them together first. Without room for that they are read slot by slot, for the same result.
  */
 EA_API ea_status ea_workspace_size(const ea_plan *plan, const ea_batch *batch, size_t *bytes);
 
 /*
- * Computes out and lse. workspace: at least ea_workspace_size bytes, 256-byte aligned,
- * of the context's memory, not shared between runs that overlap.
+ * Computes out and lse. workspace: ea_workspace_size bytes (which says when fewer will do),
+ * 256-byte aligned, of the context's memory, not shared between runs that overlap.
  *
  * CPU: everything is checked (index arrays and slots too) before anything is written;
  * returns when done; stream must be NULL. CUDA: shapes, pointers and strides are

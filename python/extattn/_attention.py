@@ -117,7 +117,7 @@ class _Plan:
         self.handle = handle.value
         self.device = device
         self.q_heads, self.head_dim_v = problem.num_q_heads, problem.head_dim_v
-        self.workspace_bytes: dict[tuple[int, int], int] = {}  # by num_seqs and num_tokens
+        self.workspace_bytes: dict[tuple[int, int, int], int] = {}  # by num_seqs, num_tokens and num_kv_indices
 
     def info(self) -> PlanInfo:
         info = ea.PlanInfo(struct_size=ctypes.sizeof(ea.PlanInfo))
@@ -541,9 +541,10 @@ def run(
         0,
     )
     handle = plan.handle
-    num_bytes = plan.workspace_bytes.get((seqs, tokens))
+    size_key = seqs, tokens, at_shape[0]
+    num_bytes = plan.workspace_bytes.get(size_key)
     if num_bytes is None:
-        num_bytes = _ask_workspace(plan, address, seqs, tokens)
+        num_bytes = _ask_workspace(plan, address, size_key)
     keep = None
     if device < 0:
         workspace = scratch.host_workspace(num_bytes) if num_bytes else 0
@@ -565,12 +566,12 @@ def run(
     return out, lse
 
 
-def _ask_workspace(plan: _Plan, address: int, seqs: int, tokens: int) -> int:
+def _ask_workspace(plan: _Plan, address: int, size_key: tuple[int, int, int]) -> int:
     ea.check(_ea_workspace_size(plan.handle, address, _scratch.size_address))
     num_bytes = _scratch.size.value
     if len(plan.workspace_bytes) >= _MAX_PLANS:
         plan.workspace_bytes.clear()
-    plan.workspace_bytes[seqs, tokens] = num_bytes
+    plan.workspace_bytes[size_key] = num_bytes
     return num_bytes
 
 

@@ -8,9 +8,6 @@
 #include "cuda/cuda.h"
 #include "extattn.h"
 
-/* ea_run's workspace starts at a multiple of this, as extattn.h says. */
-#define EA_WORKSPACE_ALIGNMENT 256
-
 /* Plans keep their context alive, so destroying it before them is harmless. */
 struct ea_context {
   atomic_int references;

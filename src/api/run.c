@@ -5,10 +5,11 @@
 #include "cpu/cpu.h"
 #include "problem/problem.h"
 
-static size_t workspace_bytes_of(const ea_plan *plan, int64_t num_seqs, int64_t num_tokens) {
+/* What makes a call fastest; with num_kv_indices 0, what it cannot do without. */
+static size_t workspace_bytes_of(const ea_plan *plan, int64_t num_seqs, int64_t num_tokens, int64_t num_kv_indices) {
   const ea_context *context = plan->context;
   if (context->cuda) {
-    return ea_cuda_workspace_bytes(context->cuda, &plan->problem, &plan->info, num_seqs, num_tokens);
+    return ea_cuda_workspace_bytes(context->cuda, &plan->problem, &plan->info, num_seqs, num_tokens, num_kv_indices);
   }
   if (plan->info.family == EA_FAMILY_REFERENCE) return 0;
   return ea_cpu_workspace_bytes(&plan->problem, context->isa, context->num_threads);
@@ -20,12 +21,18 @@ ea_status ea_workspace_size(const ea_plan *plan, const ea_batch *batch, size_t *
   ea_status status = ea_check_struct("batch", batch, offsetof(ea_batch, num_kv_indices));
   if (!status) status = ea_check_batch_size(batch->num_seqs, batch->num_tokens);
   if (status) return status;
-  *bytes = workspace_bytes_of(plan, batch->num_seqs, batch->num_tokens);
+  const bool told = batch->struct_size >= offsetof(ea_batch, num_pages) && batch->num_kv_indices > 0;
+  const int64_t num_kv_indices = told ? batch->num_kv_indices : 0;
+  *bytes = workspace_bytes_of(plan, batch->num_seqs, batch->num_tokens, num_kv_indices);
   return EA_OK;
 }
 
+static bool is_usable(const void *workspace) {
+  return workspace && (uintptr_t)workspace % EA_WORKSPACE_ALIGNMENT == 0;
+}
+
 static ea_status check_workspace(const ea_plan *plan, const ea_call *call, const void *workspace, size_t bytes) {
-  const size_t needed = workspace_bytes_of(plan, call->num_seqs, call->num_tokens);
+  const size_t needed = workspace_bytes_of(plan, call->num_seqs, call->num_tokens, 0);
   if (needed == 0) return EA_OK;
   if (bytes < needed) {
     return ea_fail(EA_ERR_INVALID, "workspace_bytes: found %zu, allowed %zu or more for this batch", bytes, needed);
@@ -54,15 +61,16 @@ static void run_cpu(const ea_plan *plan, const ea_call *call, void *workspace) {
 }
 
 static ea_status run_cuda(const ea_plan *plan, const ea_call *call, const ea_batch *callers, void *workspace,
-                          void *stream) {
+                          size_t workspace_bytes, void *stream) {
   ea_batch batch = EA_BATCH_INIT; /* the caller's may be a shorter, older one */
   ea_struct_in(&batch, sizeof batch, callers, callers->struct_size);
   if (batch.qo_indptr_host && batch.kv_indptr_host) {
     const ea_status status = ea_check_indptr(call, batch.qo_indptr_host, batch.kv_indptr_host);
     if (status) return status;
   }
-  if (call->num_tokens == 0) return EA_OK; /* nothing to write */
-  return ea_cuda_run(plan->context->cuda, plan->kernel, &plan->info, call, &batch, workspace, stream);
+  if (call->num_tokens == 0) return EA_OK;        /* nothing to write */
+  if (!is_usable(workspace)) workspace_bytes = 0; /* a call that needs none takes any */
+  return ea_cuda_run(plan->context->cuda, plan->kernel, &plan->info, call, &batch, workspace, workspace_bytes, stream);
 }
 
 static ea_status run(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t workspace_bytes,
@@ -70,7 +78,7 @@ static ea_status run(const ea_plan *plan, const ea_batch *batch, void *workspace
   ea_call call;
   const ea_status status = check_call(plan, batch, workspace, workspace_bytes, stream, &call);
   if (status) return status;
-  if (plan->context->cuda) return run_cuda(plan, &call, batch, workspace, stream);
+  if (plan->context->cuda) return run_cuda(plan, &call, batch, workspace, workspace_bytes, stream);
   if (call.num_tokens > 0) run_cpu(plan, &call, workspace);
   return EA_OK;
 }
@@ -91,7 +99,6 @@ ea_status ea_validate(const ea_plan *plan, const ea_batch *batch, void *workspac
   ea_call call;
   const ea_status status = check_call(plan, batch, workspace, workspace_bytes, stream, &call);
   if (status || !plan->context->cuda) return status;
-  const bool usable = workspace && workspace_bytes >= EA_CUDA_VALIDATE_BYTES &&
-                      (uintptr_t)workspace % EA_WORKSPACE_ALIGNMENT == 0; /* ea_run may need none, and take any */
+  const bool usable = is_usable(workspace) && workspace_bytes >= EA_CUDA_VALIDATE_BYTES;
   return ea_cuda_validate(plan->context->cuda, &call, usable ? workspace : NULL, stream);
 }

@@ -9,6 +9,9 @@
 #include "plan/planner.h"
 #include "problem/call.h"
 
+/* ea_run's workspace starts at a multiple of this, as extattn.h says. */
+#define EA_WORKSPACE_ALIGNMENT 256
+
 typedef struct ea_cuda_device ea_cuda_device;
 typedef struct ea_cuda_kernel ea_cuda_kernel;
 
@@ -25,14 +28,16 @@ void ea_cuda_arch(const ea_cuda_device *device, ea_arch *arch);
 ea_status ea_cuda_kernel_get(ea_cuda_device *device, const ea_problem *resolved, ea_plan_info *info,
                              const ea_cuda_kernel **kernel);
 
-/* 0 where the work fits one round of the multiprocessors, and for the portable family. */
+/* What makes a call fastest; with num_kv_indices 0, what it cannot do without: 0 where the work fits one round of the
+ * multiprocessors or two, and for the portable family. */
 size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_problem *resolved, const ea_plan_info *info,
-                               int64_t num_seqs, int64_t num_tokens);
+                               int64_t num_seqs, int64_t num_tokens, int64_t num_kv_indices);
 
 /* Enqueues the call on stream; no allocation, no synchronisation. qo_indptr_host and
  * kv_indptr_host may be NULL. */
 ea_status ea_cuda_run(ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
-                      const ea_call *call, const ea_batch *batch, void *workspace, void *stream);
+                      const ea_call *call, const ea_batch *batch, void *workspace, size_t workspace_bytes,
+                      void *stream);
 
 /* What ea_cuda_validate uses of a workspace. */
 #define EA_CUDA_VALIDATE_BYTES 256

@@ -181,6 +181,7 @@ static ea_status load_small_kernels(ea_cuda_device *device) {
   for (int i = 0; i < 3 && status == EA_OK; i++) status = ea_device_load(device, merge_names[i], &device->merge[i]);
   if (status == EA_OK && find_image("schedule", device->capability) >= 0) {
     status = ea_device_load(device, "schedule", &device->schedule);
+    if (status == EA_OK) status = ea_device_load(device, "stage", &device->stage);
   }
   ea_device_leave(device);
   return status;

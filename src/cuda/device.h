@@ -48,6 +48,7 @@ struct ea_cuda_device {
   const ea_cuda_kernel *validate; /* loaded with the device: a first use may be inside a graph capture, */
   const ea_cuda_kernel *merge[3]; /* where nothing can be loaded. f32, f16, bf16 */
   const ea_cuda_kernel *schedule; /* with the Hopper family's kernels; else NULL */
+  const ea_cuda_kernel *stage;    /* likewise */
   ea_marks_place marks;           /* of the recording that is on (recording.h) */
 };
 

@@ -6,19 +6,19 @@
 
 #include "common/error.h"
 #include "cuda/kernels/hopper.h"
+#include "cuda/kernels/stage.h"
 #include "plan/hopper_wide.h"
 #include "plan/portable.h"
 
-/* What the driver takes: grids of this many blocks in x and y. */
-#define EA_CUDA_MAX_GRID_X INT32_MAX
-#define EA_CUDA_MAX_GRID_Y 65535
+/* What the driver takes: blocks of a grid. */
+#define EA_CUDA_MAX_BLOCKS INT32_MAX
 
 ea_status ea_launch(const ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_launch_shape *shape,
                     void **params, ea_cu_stream stream) {
-  if (shape->grid_x == 0 || shape->grid_y == 0) return EA_OK;
+  if (shape->blocks == 0) return EA_OK;
   const ea_cu_result result =
-      device->driver.launch_kernel(kernel->function, (unsigned)shape->grid_x, (unsigned)shape->grid_y, 1,
-                                   (unsigned)shape->threads, 1, 1, (unsigned)shape->smem_bytes, stream, params, NULL);
+      device->driver.launch_kernel(kernel->function, (unsigned)shape->blocks, 1, 1, (unsigned)shape->threads, 1, 1,
+                                   (unsigned)shape->smem_bytes, stream, params, NULL);
   return ea_driver_check(&device->driver, result, "cuLaunchKernel");
 }
 
@@ -26,8 +26,9 @@ ea_status ea_launch(const ea_cuda_device *device, const ea_cuda_kernel *kernel, 
 #define EA_HOPPER_WORKSPACE_BYTES 256
 #define EA_HOPPER_ORDER_OFFSET 128
 
+/* As many as the sequences can need, whatever their lengths are. */
 static int64_t hopper_row_blocks(int32_t block_tokens, int64_t num_seqs, int64_t num_tokens) {
-  return num_tokens / block_tokens + num_seqs;
+  return num_seqs == 1 ? (num_tokens + block_tokens - 1) / block_tokens : num_tokens / block_tokens + num_seqs;
 }
 
 /* The kernels for wide heads cut a group that has more heads than they have rows. */
@@ -35,20 +36,95 @@ static int32_t hopper_group_parts(const ea_plan_info *info, int32_t group) {
   return info->tile_m == EA_WIDE_M ? ea_wide_group_parts(group) : 1;
 }
 
-/* Work for one round only, a piece a multiprocessor, needs neither counting nor order. */
-static bool hopper_takes_rounds(const ea_cuda_device *device, int64_t work) {
-  return work > device->multiprocessors;
+/* Whether work is given out by a count, or by an order and a count. One round of it, a piece a multiprocessor, needs
+ * neither; nor do two of one sequence, whose second piece is the shorter the longer the first was. */
+static bool hopper_counts_work(const ea_cuda_device *device, int64_t num_seqs, int64_t work) {
+  return work > (int64_t)device->multiprocessors * (num_seqs == 1 ? 2 : 1);
+}
+
+/* ---- staging -----------------------------------------------------------------------------------
+ *
+ * Rows of scattered slots come to shared memory 16 bytes at a time, and slower than the kernels for wide heads multiply
+ * them (docs/hopper_wide.md). Where many blocks of rows read the same keys, these are first copied together, in order,
+ * behind what else is in the workspace, and come by TMA. */
+
+/* Rows of queries (tokens times the heads of a group) of a sequence, in the mean, from which on it pays: two passes
+ * over memory take a few percent of the time of the products with so many. */
+#define STAGED_FROM_ROWS 4096
+/* More of a workspace is not asked for. Keys that find no room come slot by slot. */
+#define STAGED_BYTES ((int64_t)1 << 30)
+
+static int64_t staged_token_bytes(const ea_call *call) {
+  return (int64_t)call->num_kv_heads * (call->head_dim + (call->shared_kv ? 0 : call->head_dim_v)) * 2;
+}
+
+/* How many of the cached tokens are staged, in so many bytes. If not nearly all are, none: slots of a tile may follow
+ * each other, and would not come by TMA beside those that are staged. */
+static int64_t staged_tokens(const ea_plan_info *info, const ea_call *call, int64_t room) {
+  const bool often = call->num_tokens * (call->num_q_heads / call->num_kv_heads) >= STAGED_FROM_ROWS * call->num_seqs;
+  const bool whole_slices = call->head_dim % EA_HOPPER_SLICE == 0 && call->head_dim_v % EA_HOPPER_SLICE == 0;
+  const bool all_seen = call->window == 0 && !call->skip_prefix;
+  if (info->tile_m != EA_WIDE_M || !often || !whole_slices || !all_seen) return 0;
+  const int64_t fit = (room < STAGED_BYTES ? room : STAGED_BYTES) / staged_token_bytes(call);
+  if (fit < call->num_kv_indices / 2) return 0;
+  return fit < call->num_kv_indices ? fit : call->num_kv_indices;
+}
+
+static size_t staging_offset(size_t bytes_before) {
+  return (bytes_before + EA_WORKSPACE_ALIGNMENT - 1) / EA_WORKSPACE_ALIGNMENT * EA_WORKSPACE_ALIGNMENT;
+}
+
+/* Where the keys and values of the first `tokens` entries of kv_indices are copied to. */
+static ea_stage_launch staging_of(const ea_call *call, int64_t tokens, void *to) {
+  const ea_stage_launch launch = {
+      .k = to,
+      .v = call->shared_kv ? NULL : (uint16_t *)to + tokens * call->num_kv_heads * call->head_dim,
+      .tokens = tokens,
+  };
+  return launch;
+}
+
+static ea_status stage(const ea_cuda_device *device, ea_call *call, ea_stage_launch *launch, ea_cu_stream stream) {
+  if (!device->stage) {
+    return ea_fail(EA_ERR_INTERNAL, "kernel stage: found none in a build that has the Hopper kernels");
+  }
+  const int64_t blocks = (launch->tokens + EA_STAGE_TOKENS - 1) / EA_STAGE_TOKENS;
+  const int64_t most = (int64_t)device->multiprocessors * 8; /* as many as can be there at once */
+  const ea_launch_shape shape = {.blocks = blocks < most ? blocks : most, .threads = EA_STAGE_THREADS};
+  void *params[] = {call, launch};
+  return ea_launch(device, device->stage, &shape, params, stream);
+}
+
+/* ---- workspace --------------------------------------------------------------------------------- */
+
+/* Without staging. */
+static size_t counting_bytes(const ea_cuda_device *device, const ea_plan_info *info, const ea_call *call) {
+  const int32_t whole_group = call->num_q_heads / call->num_kv_heads;
+  const int32_t parts = hopper_group_parts(info, whole_group);
+  const int32_t block_tokens = ea_hopper_block_tokens(info->tile_m, whole_group / parts);
+  const int64_t blocks = hopper_row_blocks(block_tokens, call->num_seqs, call->num_tokens);
+  if (!hopper_counts_work(device, call->num_seqs, blocks * call->num_kv_heads * parts)) return 0;
+  return EA_HOPPER_WORKSPACE_BYTES + (size_t)blocks * sizeof(ea_row_block);
 }
 
 size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_problem *resolved, const ea_plan_info *info,
-                               int64_t num_seqs, int64_t num_tokens) {
+                               int64_t num_seqs, int64_t num_tokens, int64_t num_kv_indices) {
   if (info->family != EA_FAMILY_HOPPER) return 0;
-  const int32_t whole_group = resolved->num_q_heads / resolved->num_kv_heads;
-  const int32_t parts = hopper_group_parts(info, whole_group);
-  const int32_t block_tokens = ea_hopper_block_tokens(info->tile_m, whole_group / parts);
-  const int64_t blocks = hopper_row_blocks(block_tokens, num_seqs, num_tokens);
-  if (!hopper_takes_rounds(device, blocks * resolved->num_kv_heads * parts)) return 0;
-  return EA_HOPPER_WORKSPACE_BYTES + (size_t)blocks * sizeof(ea_row_block);
+  const ea_call call = {
+      .num_seqs = num_seqs,
+      .num_tokens = num_tokens,
+      .num_kv_indices = num_kv_indices,
+      .num_q_heads = resolved->num_q_heads,
+      .num_kv_heads = resolved->num_kv_heads,
+      .head_dim = resolved->head_dim,
+      .head_dim_v = resolved->head_dim_v,
+      .shared_kv = resolved->shared_kv,
+      .skip_prefix = resolved->skip_prefix,
+      .window = resolved->window_left > 0 ? resolved->window_left : 0,
+  };
+  const size_t counting = counting_bytes(device, info, &call);
+  const int64_t tokens = staged_tokens(info, &call, STAGED_BYTES);
+  return tokens == 0 ? counting : staging_offset(counting) + (size_t)(tokens * staged_token_bytes(&call));
 }
 
 /* Whether every row of a view starts at a multiple of `bytes`, and rows are whole multiples of it. */
@@ -108,21 +184,15 @@ static ea_status check_slots(const ea_call *call) {
 
 static ea_status run_portable(const ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
                               const ea_call *call, ea_cu_stream stream) {
+  const int64_t row_blocks = ea_portable_first_block(call->num_tokens, call->num_seqs, call->group, info->tile_m);
   const ea_launch_shape shape = {
-      .grid_x = ea_portable_first_block(call->num_tokens, call->num_seqs, call->group, info->tile_m),
-      .grid_y = call->num_kv_heads,
-      .threads = info->threads,
-      .smem_bytes = info->smem_bytes,
-  };
-  if (shape.grid_x > EA_CUDA_MAX_GRID_X) {
+      .blocks = row_blocks * call->num_kv_heads, .threads = info->threads, .smem_bytes = info->smem_bytes};
+  if (shape.blocks > EA_CUDA_MAX_BLOCKS) {
     return ea_fail(EA_ERR_UNSUPPORTED,
-                   "num_tokens: found %lld, which with groups of %d heads makes %lld blocks, "
+                   "num_tokens: found %lld, which with %d key/value heads and groups of %d makes %lld blocks, "
                    "allowed %d blocks",
-                   (long long)call->num_tokens, call->group, (long long)shape.grid_x, EA_CUDA_MAX_GRID_X);
-  }
-  if (shape.grid_y > EA_CUDA_MAX_GRID_Y) {
-    return ea_fail(EA_ERR_UNSUPPORTED, "num_kv_heads: found %d, allowed %d on a GPU", call->num_kv_heads,
-                   EA_CUDA_MAX_GRID_Y);
+                   (long long)call->num_tokens, call->num_kv_heads, call->group, (long long)shape.blocks,
+                   EA_CUDA_MAX_BLOCKS);
   }
   const ea_status status = check_slots(call);
   if (status) return status;
@@ -218,17 +288,26 @@ static bool pool_as_tensor(const ea_pool *pool, int32_t page_size, ea_strided *t
          tensor->head_stride > 0 && tma_can_step(tensor);
 }
 
-/* The maps of a kernel for wide heads. */
-static ea_status encode_wide(const ea_cuda_device *device, const ea_call *call, ea_hopper_launch *launch) {
+/* The maps of a kernel for wide heads. staged: where cached tokens are copied to, if any are. */
+static ea_status encode_wide(const ea_cuda_device *device, const ea_call *call, const ea_stage_launch *staged,
+                             ea_hopper_launch *launch) {
   const ea_wide_shape shape = ea_wide_find_shape(call->head_dim, call->head_dim_v, call->shared_kv);
   const int32_t keys = ea_wide_v_keys(shape), slices = EA_WIDE_V_COLUMNS / EA_HOPPER_SLICE;
   const bool whole_slices = call->head_dim % EA_HOPPER_SLICE == 0 && call->head_dim_v % EA_HOPPER_SLICE == 0;
-  ea_strided k_pool = {0}, v_pool = {0};
+  const int64_t heads = call->num_kv_heads;
+  ea_strided k_pool = {staged->k, heads * call->head_dim, call->head_dim};
+  ea_strided v_pool = {staged->v, heads * call->head_dim_v, call->head_dim_v};
+  if (call->shared_kv) v_pool = k_pool;
+  int64_t rows = staged->tokens;
+  launch->staged = (int32_t)rows;
   launch->kv_boxes = whole_slices && launch->scores.kv_aligned;
-  launch->pool_boxes = whole_slices && launch->scores.cache_aligned && call->cache_dtype == call->dtype &&
-                       call->num_slots > 0 && call->num_slots <= INT32_MAX &&
-                       pool_as_tensor(&call->k_cache, call->page_size, &k_pool) &&
-                       pool_as_tensor(&call->v_cache, call->page_size, &v_pool);
+  launch->pool_boxes = rows > 0;
+  if (rows == 0) {
+    rows = call->num_slots;
+    launch->pool_boxes = whole_slices && launch->scores.cache_aligned && call->cache_dtype == call->dtype && rows > 0 &&
+                         rows <= INT32_MAX && pool_as_tensor(&call->k_cache, call->page_size, &k_pool) &&
+                         pool_as_tensor(&call->v_cache, call->page_size, &v_pool);
+  }
   ea_status status = EA_OK;
   if (launch->kv_boxes) {
     status =
@@ -238,30 +317,35 @@ static ea_status encode_wide(const ea_cuda_device *device, const ea_call *call, 
     }
   }
   if (!status && launch->pool_boxes) {
-    status = encode_units(device, "k_cache", call, &k_pool, call->num_slots, call->head_dim, EA_WIDE_N, shape.unit,
-                          &launch->k_pool);
+    status =
+        encode_units(device, "k_cache", call, &k_pool, rows, call->head_dim, EA_WIDE_N, shape.unit, &launch->k_pool);
     if (!status) {
-      status = encode_units(device, "v_cache", call, &v_pool, call->num_slots, call->head_dim_v, keys, slices,
-                            &launch->v_pool);
+      status = encode_units(device, "v_cache", call, &v_pool, rows, call->head_dim_v, keys, slices, &launch->v_pool);
     }
   }
   return status;
 }
 
 /* Bytes of keys and values that are to stay in L2 while the heads they belong to are worked on. */
-#define L2_SHARE_BYTES ((int64_t)24 << 20)
+#define L2_SHARE_BYTES ((int64_t)32 << 20)
 
-/* How many K/V heads are worked on together. Under a window, blocks at work see only what is near their rows. */
-static int32_t heads_together(const ea_call *call, int32_t multiprocessors, int32_t block_tokens) {
-  const int64_t key_bytes = (int64_t)(call->head_dim + call->head_dim_v) * 2;
+/* How many K/V heads are worked on together: as many as find room in L2, but enough to keep every multiprocessor busy
+ * to the end, which the longest walks of the last heads do not if they begin late; and in chunks as equal as can be,
+ * for the same reason. Under a window, blocks at work see only what is near their rows. */
+static int32_t heads_together(const ea_call *call, int64_t multiprocessors, int64_t row_blocks, int32_t block_tokens) {
+  const int64_t key_bytes = (int64_t)(call->head_dim + call->head_dim_v) * 2, heads = call->num_kv_heads;
   const int64_t keys = call->num_tokens + call->num_kv_indices;
   int64_t room = L2_SHARE_BYTES / key_bytes, head_keys = keys;
-  if (call->window > 0 && call->window + (int64_t)multiprocessors * block_tokens < keys) {
-    room -= (int64_t)multiprocessors * block_tokens; /* however many heads share the blocks out */
+  if (call->window > 0 && call->window + multiprocessors * block_tokens < keys) {
+    room -= multiprocessors * block_tokens; /* however many heads share the blocks out */
     head_keys = call->window;
   }
-  const int64_t fit = head_keys > 0 ? room / head_keys : call->num_kv_heads;
-  return fit < 1 ? 1 : fit > call->num_kv_heads ? call->num_kv_heads : (int32_t)fit;
+  int64_t together = head_keys > 0 ? room / head_keys : heads;
+  const int64_t busy = 2 * multiprocessors / row_blocks + 1; /* walks are half as long as the longest, in the mean */
+  if (together < busy) together = busy;
+  if (together > heads) together = heads;
+  const int64_t chunks = (heads + together - 1) / together;
+  return (int32_t)((heads + chunks - 1) / chunks);
 }
 
 static ea_status clear_taken(const ea_cuda_device *device, int32_t *taken, ea_cu_stream stream) {
@@ -277,14 +361,13 @@ static ea_status order_work(const ea_cuda_device *device, ea_call *call, const e
   }
   ea_schedule_launch launch = {
       .taken = work->taken, .row_blocks = work->row_blocks, .block_tokens = work->block_tokens, .tile_n = tile_n};
-  const ea_launch_shape shape = {
-      .grid_x = 1, .grid_y = 1, .threads = EA_SCHEDULE_THREADS, .smem_bytes = EA_SCHEDULE_SMEM_BYTES};
+  const ea_launch_shape shape = {.blocks = 1, .threads = EA_SCHEDULE_THREADS, .smem_bytes = EA_SCHEDULE_SMEM_BYTES};
   void *params[] = {call, &launch, &order};
   return ea_launch(device, device->schedule, &shape, params, stream);
 }
 
 static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
-                            const ea_call *call, void *workspace, ea_cu_stream stream) {
+                            const ea_call *call, void *workspace, size_t workspace_bytes, ea_cu_stream stream) {
   if (call->num_tokens == 0) return EA_OK;
   const int32_t parts = hopper_group_parts(info, call->group);
   ea_call passed_call = *call;
@@ -299,28 +382,37 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
                    (long long)call->num_tokens, call->num_kv_heads, (long long)work);
   }
   /* One sequence needs no order: its blocks are taken from the last. */
-  const bool rounds = hopper_takes_rounds(device, work);
-  ea_schedule *const order = rounds && call->num_seqs > 1 ? (void *)((char *)workspace + EA_HOPPER_ORDER_OFFSET) : NULL;
+  const bool counted = hopper_counts_work(device, call->num_seqs, work);
+  ea_schedule *const order =
+      counted && call->num_seqs > 1 ? (void *)((char *)workspace + EA_HOPPER_ORDER_OFFSET) : NULL;
   ea_hopper_launch launch = {
       .scores = portable_launch_of(call, info->stages),
       .order = order,
-      .taken = rounds ? workspace : NULL,
+      .taken = counted ? workspace : NULL,
       .row_blocks = (int32_t)row_blocks,
       .block_tokens = block_tokens,
       .group_magic = (uint32_t)((65536 + passed_call.group - 1) / passed_call.group),
       .group_parts = parts,
-      .head_chunk = heads_together(call, device->multiprocessors, block_tokens) * parts,
+      .head_chunk = heads_together(call, device->multiprocessors, row_blocks, block_tokens) * parts,
+      .stages_magic = UINT32_MAX / (uint32_t)info->stages + 1,
       .marks = device->marks,
   };
+  launch.chunk_magic = UINT64_MAX / (uint64_t)launch.head_chunk + 1;
   if (!tma_can_step(&call->q)) launch.scores.q_aligned = false;
   if (!tma_can_step(&call->k) || !tma_can_step(&call->v)) launch.scores.kv_aligned = false;
+  const size_t staging_at = staging_offset(counting_bytes(device, info, call));
+  ea_stage_launch staged = {NULL, NULL, 0};
+  if (launch.scores.cache_aligned && workspace_bytes > staging_at) {
+    const int64_t tokens = staged_tokens(info, call, (int64_t)(workspace_bytes - staging_at));
+    staged = staging_of(call, tokens, (char *)workspace + staging_at);
+  }
   ea_status status = check_slots(call);
   if (!status && launch.scores.q_aligned) {
     status = encode_map(device, "q", call, &call->q, call->head_dim, call->num_q_heads, passed_call.group, block_tokens,
                         &launch.q);
   }
   const bool wide = info->tile_m == EA_WIDE_M;
-  if (!status && wide) status = encode_wide(device, call, &launch);
+  if (!status && wide) status = encode_wide(device, call, &staged, &launch);
   if (!wide) launch.kv_boxes = launch.scores.kv_aligned;
   if (!status && !wide && launch.scores.kv_aligned) {
     status = encode_map(device, "k", call, &call->k, call->head_dim, call->num_kv_heads, 1, info->tile_n, &launch.k);
@@ -330,11 +422,12 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
   }
   if (status) return status;
   const ea_launch_shape shape = {
-      .grid_x = rounds ? device->multiprocessors : work,
-      .grid_y = 1,
+      .blocks = work < device->multiprocessors ? work : device->multiprocessors,
       .threads = info->threads,
       .smem_bytes = info->smem_bytes,
   };
+  if (staged.tokens > 0) status = stage(device, &passed_call, &staged, stream);
+  if (status) return status;
   if (order) {
     status = order_work(device, &passed_call, &launch, info->tile_n, order, stream);
   } else if (launch.taken) {
@@ -346,7 +439,8 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
 }
 
 ea_status ea_cuda_run(ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
-                      const ea_call *call, const ea_batch *batch, void *workspace, void *stream) {
+                      const ea_call *call, const ea_batch *batch, void *workspace, size_t workspace_bytes,
+                      void *stream) {
   (void)batch;
   ea_status status = ea_device_enter(device);
   if (status) return status;
@@ -355,7 +449,7 @@ ea_status ea_cuda_run(ea_cuda_device *device, const ea_cuda_kernel *kernel, cons
     status = run_portable(device, kernel, info, call, (ea_cu_stream)stream);
     break;
   case EA_FAMILY_HOPPER:
-    status = run_hopper(device, kernel, info, call, workspace, (ea_cu_stream)stream);
+    status = run_hopper(device, kernel, info, call, workspace, workspace_bytes, (ea_cu_stream)stream);
     break;
   default:
     status = ea_fail(EA_ERR_INTERNAL, "family: found %s, allowed one that runs on a GPU", ea_family_name(info->family));

@@ -5,8 +5,7 @@
 #include "cuda/device.h"
 
 typedef struct ea_launch_shape {
-  int64_t grid_x; /* blocks; 0 launches nothing */
-  int64_t grid_y;
+  int64_t blocks;     /* 0 launches nothing */
   int32_t threads;    /* a block */
   int64_t smem_bytes; /* dynamic shared memory a block */
 } ea_launch_shape;

@@ -22,7 +22,7 @@ ea_status ea_cuda_merge(ea_cuda_device *device, const ea_merge_args *args, void 
 
   const int64_t blocks = (args->num_tokens * args->num_heads + EA_MERGE_ROWS - 1) / EA_MERGE_ROWS;
   const int64_t most = (int64_t)device->multiprocessors * 64; /* each then strides over the rest */
-  const ea_launch_shape shape = {.grid_x = blocks < most ? blocks : most, .grid_y = 1, .threads = EA_MERGE_THREADS};
+  const ea_launch_shape shape = {.blocks = blocks < most ? blocks : most, .threads = EA_MERGE_THREADS};
   void *params[] = {&passed};
   ea_status status = ea_device_enter(device);
   if (status) return status;

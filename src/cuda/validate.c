@@ -90,7 +90,7 @@ static ea_status look(const ea_cuda_device *device, const ea_call *call, ea_cu_p
   uint64_t flag_argument = flag;
   int slots = 0;
   void *params[] = {&passed, &flag_argument, &slots};
-  const ea_launch_shape shape = {.grid_x = enough < most ? enough : most, .grid_y = 1, .threads = EA_VALIDATE_THREADS};
+  const ea_launch_shape shape = {.blocks = enough < most ? enough : most, .threads = EA_VALIDATE_THREADS};
   status = ea_launch(device, device->validate, &shape, params, stream);
   if (status) return status;
   slots = 1;

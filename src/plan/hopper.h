@@ -98,10 +98,10 @@ typedef struct ea_row_block {
   int32_t seq, i0; /* its sequence and first query */
 } ea_row_block;
 
-/* Row block `block` of them all; false for a spare one, which no sequence needs. qo_indptr has one entry
- * more than num_seqs. */
-EA_HD bool ea_hopper_find_row_block(const int32_t *qo_indptr, int32_t num_seqs, int32_t block, int32_t block_tokens,
-                                    ea_row_block *found) {
+/* Row block `block` of them all: a spare one, which no sequence needs, begins behind its sequence's end. qo_indptr has
+ * one entry more than num_seqs. */
+EA_HD ea_row_block ea_hopper_find_row_block(const int32_t *qo_indptr, int32_t num_seqs, int32_t block,
+                                            int32_t block_tokens) {
   int32_t low = 0, high = num_seqs; /* low's first block is never behind: it is 0 for sequence 0 */
   while (high - low > 1) {
     const int32_t middle = low + (high - low) / 2;
@@ -111,9 +111,9 @@ EA_HD bool ea_hopper_find_row_block(const int32_t *qo_indptr, int32_t num_seqs, 
       high = middle;
     }
   }
-  found->seq = low;
-  found->i0 = (block - ea_hopper_first_block(qo_indptr[low], low, block_tokens)) * block_tokens;
-  return found->i0 < qo_indptr[low + 1] - qo_indptr[low];
+  const int32_t first = low == 0 ? 0 : ea_hopper_first_block(qo_indptr[low], low, block_tokens);
+  const ea_row_block found = {low, (block - first) * block_tokens};
+  return found;
 }
 
 #endif

@@ -15,6 +15,7 @@
 
 #include "cuda/device.h"
 #include "cuda/kernels/hopper.h"
+#include "cuda/kernels/stage.h"
 #include "cuda/memory.h"
 #include "extattn.h"
 #include "fake_cuda.h"
@@ -240,8 +241,8 @@ static void test_a_run_is_one_launch_of_what_the_plan_says(void **state) {
   assert_int_equal(fake.last.threads, o.info.threads);
   assert_int_equal(fake.last.smem_bytes, o.info.smem_bytes);
   assert_ptr_equal(fake.last.stream, &stream);
-  assert_int_equal(fake.last.grid_x, ea_portable_first_block(7, 2, 2, o.info.tile_m));
-  assert_int_equal(fake.last.grid_y, 2);
+  assert_int_equal(fake.last.grid_x, ea_portable_first_block(7, 2, 2, o.info.tile_m) * 2); /* two K/V heads */
+  assert_int_equal(fake.last.grid_y, 1);
   /* Promise 6. */
   assert_int_equal(fake.allocations, before.allocations);
   assert_int_equal(fake.waits, before.waits);
@@ -424,13 +425,25 @@ static void test_hopper_orders_the_work_of_several_sequences(void **state) {
   assert_ptr_equal(seen_schedule.taken, workspace); /* cleared by the schedule kernel */
   close_plan(&o);
 
+  /* One sequence needs no order, and for one piece of each K/V head on one multiprocessor no count either. */
   s.batch.num_seqs = 1;
   s.qo_indptr[1] = 7;
   fake.multiprocessors = 1;
   open_family(&problem, EA_FAMILY_HOPPER, &o);
+  bytes = 1;
+  assert_int_equal(ea_workspace_size(o.plan, &s.batch, &bytes), EA_OK);
+  assert_int_equal(bytes, 0);
+  assert_int_equal(ea_run(o.plan, &s.batch, NULL, 0, NULL), EA_OK);
+  assert_int_equal(fake.launches, before + 3);
+  assert_int_equal(fake.last.grid_x, 1);
+  close_plan(&o);
+
+  ea_problem four_heads = problem;
+  four_heads.num_kv_heads = 4;
+  open_family(&four_heads, EA_FAMILY_HOPPER, &o);
   memset(workspace, 0xff, sizeof workspace);
   assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_OK);
-  assert_int_equal(fake.launches, before + 3);
+  assert_int_equal(fake.launches, before + 4);
   int32_t taken;
   memcpy(&taken, workspace, sizeof taken);
   assert_int_equal(taken, 0);
@@ -438,7 +451,82 @@ static void test_hopper_orders_the_work_of_several_sequences(void **state) {
   fake.fail_name = "cuMemsetD8Async";
   fake.fail_result = 1;
   assert_int_equal(ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL), EA_ERR_DEVICE);
-  assert_int_equal(fake.launches, before + 3);
+  assert_int_equal(fake.launches, before + 4);
+  close_plan(&o);
+}
+
+static ea_stage_launch seen_stage;
+static int32_t seen_staged;
+
+static void see_staging(const char *kernel, void **params) {
+  if (strcmp(kernel, "stage") == 0) memcpy(&seen_stage, params[1], sizeof seen_stage);
+  if (strncmp(kernel, "hopper", 6) == 0) seen_staged = ((const ea_hopper_launch *)params[1])->staged;
+}
+
+/* Cached keys and values are copied together where the workspace has room for most of them, and many queries read them.
+ */
+static void test_hopper_stages_what_the_workspace_has_room_for(void **state) {
+  (void)state;
+  if (!hopper_is_here()) skip();
+  enum { TOKENS = 64, CACHED = 100, TOKEN_BYTES = 2 * 512 * 2 };
+  static _Alignas(256) unsigned char room[CACHED * TOKEN_BYTES + 256];
+  ea_problem problem = small_problem();
+  problem.num_q_heads = 64;
+  problem.num_kv_heads = 1;
+  problem.head_dim = 512;
+  opened o;
+  small_batch s;
+  open_family(&problem, EA_FAMILY_HOPPER, &o);
+  make_small_batch(&s);
+  align_batch(&s);
+  s.batch.num_seqs = 1;
+  s.batch.num_tokens = TOKENS;
+  s.batch.num_kv_indices = CACHED;
+  s.batch.lse = NULL;
+  size_t bytes = 0;
+  assert_int_equal(ea_workspace_size(o.plan, &s.batch, &bytes), EA_OK);
+  assert_int_equal(bytes, CACHED * TOKEN_BYTES); /* 64 pieces of work are one round: no count */
+  const struct {
+    unsigned char *workspace;
+    size_t bytes;
+    int32_t staged;
+  } calls[] = {
+      {room, bytes, CACHED},
+      {room, bytes + 256, CACHED},
+      {room, (CACHED / 2) * TOKEN_BYTES + 1, CACHED / 2},
+      {room, (CACHED / 2) * TOKEN_BYTES - 1, 0}, /* better none than less than half */
+      {room, 0, 0},
+      {NULL, bytes, 0},
+      {room + 16, bytes, 0}, /* not aligned: as good as none, for a call that needs none */
+  };
+  fake.on_launch = see_staging;
+  for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+    const int before = fake.launches;
+    seen_staged = -1;
+    seen_stage = (ea_stage_launch){0};
+    assert_int_equal(ea_run(o.plan, &s.batch, calls[i].workspace, calls[i].bytes, NULL), EA_OK);
+    assert_int_equal(fake.launches, before + 1 + (calls[i].staged > 0));
+    assert_int_equal(seen_staged, calls[i].staged);
+    assert_int_equal(seen_stage.tokens, calls[i].staged);
+    if (calls[i].staged == 0) continue;
+    assert_ptr_equal(seen_stage.k, room);
+    assert_ptr_equal(seen_stage.v, room + calls[i].staged * (TOKEN_BYTES / 2));
+  }
+  /* Rows that cannot be read 16 bytes at a time; few queries; an older caller, who has not told how many are cached. */
+  s.batch.k_cache.row_stride = 512 + 4;
+  assert_int_equal(ea_run(o.plan, &s.batch, room, bytes, NULL), EA_OK);
+  assert_int_equal(seen_staged, 0);
+  s.batch.k_cache.row_stride = 0;
+  s.batch.num_tokens = TOKENS - 1;
+  assert_int_equal(ea_run(o.plan, &s.batch, room, bytes, NULL), EA_OK);
+  assert_int_equal(seen_staged, 0);
+  assert_int_equal(ea_workspace_size(o.plan, &s.batch, &bytes), EA_OK);
+  assert_int_equal(bytes, 0);
+  s.batch.num_tokens = TOKENS;
+  s.batch.struct_size = offsetof(ea_batch, num_kv_indices);
+  bytes = 1;
+  assert_int_equal(ea_workspace_size(o.plan, &s.batch, &bytes), EA_OK);
+  assert_int_equal(bytes, 0);
   close_plan(&o);
 }
 
@@ -535,6 +623,7 @@ static void test_grids_that_no_card_takes_are_refused(void **state) {
   small_batch s;
   open_plan(&problem, &o);
   make_small_batch(&s);
+  s.batch.num_tokens = 4300000; /* the fake card reads nothing */
   const size_t elements = (size_t)7 * 65536;
   uint16_t *large = calloc(2 * elements, sizeof *large);
   assert_non_null(large);
@@ -543,7 +632,8 @@ static void test_grids_that_no_card_takes_are_refused(void **state) {
   s.batch.k_cache.data = s.batch.v_cache.data = large;
   s.batch.lse = NULL;
   const ea_status status = ea_run(o.plan, &s.batch, workspace, sizeof workspace, NULL);
-  assert_says("num_kv_heads: found 65536, allowed 65535");
+  assert_says("num_tokens: found 4300000, which with 65536 key/value heads and groups of 1 makes 2201681920 blocks, "
+              "allowed 2147483647 blocks");
   assert_int_equal(status, EA_ERR_UNSUPPORTED);
   free(large);
   close_plan(&o);
@@ -725,6 +815,7 @@ int main(void) {
       DRIVER_TEST(test_alignment_is_told_to_the_kernel),
       DRIVER_TEST(test_hopper_describes_the_tensors_to_tma),
       DRIVER_TEST(test_hopper_orders_the_work_of_several_sequences),
+      DRIVER_TEST(test_hopper_stages_what_the_workspace_has_room_for),
       DRIVER_TEST(test_hopper_does_without_tma_where_rows_are_not_aligned),
       DRIVER_TEST(test_hopper_refuses_kinds_of_call_it_has_no_way_for),
       DRIVER_TEST(test_a_refused_launch_is_reported),

@@ -166,7 +166,7 @@ static void check_wide_item(const ea_timeline_block *block, int32_t item, const 
 }
 
 static void check_block(const ea_timeline_block *block, const shape *s, const char *order) {
-  const int32_t num_consumers = s->wide ? 2 : 3, num_producers = s->wide ? 3 : 1;
+  const int32_t num_consumers = s->wide ? 2 : 3, num_producers = s->wide ? 3 : 2;
   assert_int_equal(block->num_tracks, num_producers + num_consumers);
   for (int32_t t = 0; t < block->num_tracks; t++) {
     check_order_of_spans(&block->tracks[t]);

@@ -30,6 +30,7 @@ EXPECTED = {
     "portable": ["HMMA.16816.F32", "LDSM.16.M88.4", "LDSM.16.MT88.4", "LDGSTS.E.BYPASS"],
     "hopper": ["HGMMA", "UTMALDG", "SYNCS"],
     "schedule": ["ATOMS", "STG"],
+    "stage": ["LDG.E.128", "STG.E.128"],
     "validate": ["LDG"],
     "merge": ["LDG", "STG"],
 }

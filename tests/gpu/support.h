@@ -45,5 +45,6 @@ int test_promises(void);
 int test_depths(void);
 int test_large(void);
 int test_calls(void);
+int test_staging(void);
 
 #endif

@@ -53,7 +53,7 @@ int main(int argc, char **argv) {
   }
   printf("%s, %s, driver %d\n", gpu.info.name, gpu.info.arch, gpu.info.driver_version);
   fflush(stdout);
-  int failed = test_promises() + test_depths();
+  int failed = test_promises() + test_depths() + test_staging();
   if (plan.family == EA_FAMILY_AUTO) failed += test_calls() + test_large();
   ea_subject_close(&gpu);
   return failed ? 1 : 0;

@@ -31,8 +31,8 @@ static void check_row_blocks(const int32_t *lengths, int32_t count, int32_t bloc
   for (int32_t b = 0; b < count; b++) indptr[b + 1] = indptr[b] + lengths[b];
   int32_t next_seq = 0, next_i0 = 0;
   for (int32_t block = 0; block < grid; block++) {
-    ea_row_block found;
-    if (!ea_hopper_find_row_block(indptr, count, block, block_tokens, &found)) continue;
+    const ea_row_block found = ea_hopper_find_row_block(indptr, count, block, block_tokens);
+    if (found.i0 >= lengths[found.seq]) continue;
     while (next_seq < count && next_i0 >= lengths[next_seq]) next_seq++, next_i0 = 0;
     if (found.seq != next_seq || found.i0 != next_i0) {
       fail_msg("block %d: found sequence %d from %d, expected %d from %d", block, found.seq, found.i0, next_seq,

@@ -43,10 +43,17 @@
 #define TILE_M (CONSUMERS * 64)
 #define STEP_KEYS TILE_N
 #define FEEDERS 128 /* threads that gather a tile */
+#define FINDER 32   /* the producer's thread that finds items, in a warp that has nothing else to do meanwhile */
 #define THREADS ((CONSUMERS + 1) * 128)
 /* Whether registers suffice for the probabilities of two tiles: then a tile's exponentials run beside the product of
  * the one before. */
 #define TWO_P (DIM_V <= 192)
+/* Whether calls whose scores or values are scaled have a body apart, so that the other one has no instructions to skip.
+ * H200, n = 16384: at D = 64 1.6 % faster, 8 % with a window of 128; at 128 0 to 1 %, and a sequence of 1024 8 %
+ * slower. */
+#define SCALED_APART (DIM <= 64)
+/* Likewise for what a warp knows of its item and of itself: read anew at each use otherwise. */
+#define KEEPS_ITEM (DIM != 192)
 /* Likewise for a loop apart where tiles may be gathered: the other one has no instruction for them. */
 #define GATHER_LOOP (DIM <= 128)
 
@@ -76,8 +83,9 @@
 #define V_BYTES (TILE_N * SLICES_V * EA_HOPPER_SLICE_BYTES)
 #define SLICE_BYTES (TILE_N * EA_HOPPER_SLICE_BYTES) /* one slice of a tile */
 
-/* Named barriers; 0 is __syncthreads'. */
-#define BARRIER_TURN 1 /* and the CONSUMERS - 1 after it */
+/* Named barriers. */
+#define BARRIER_BEGIN 0 /* of all threads, once */
+#define BARRIER_TURN 1  /* and the CONSUMERS - 1 after it */
 #define BARRIER_PRODUCER 4
 
 static_assert(CONSUMERS * 128 * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
@@ -143,9 +151,10 @@ EA_DEVICE void ring_advance(ea_ring *ring, uint32_t stages) {
   if (slot_of(*ring) == stages) ring->position = parity_of(*ring) ^ 1;
 }
 
-EA_DEVICE void ring_skip(ea_ring *ring, uint32_t tiles, uint32_t stages) {
-  const uint32_t slots = slot_of(*ring) + tiles;
-  ring->position = slots % stages * 2 | (parity_of(*ring) ^ (slots / stages & 1));
+EA_DEVICE void ring_skip(ea_ring *ring, uint32_t tiles, const ea_hopper_launch &launch) {
+  const uint32_t stages = (uint32_t)launch.scores.stages;
+  const uint32_t slots = slot_of(*ring) + tiles, rounds = stages == 1 ? slots : __umulhi(slots, launch.stages_magic);
+  ring->position = (slots - rounds * stages) * 2 | (parity_of(*ring) ^ (rounds & 1));
 }
 
 /* ---- the producer ---------------------------------------------------------------------------- */
@@ -243,8 +252,9 @@ EA_DEVICE void gather_tile(const ea_call &call, const ea_hopper_launch &launch, 
 }
 
 /* An item's tiles that are not gathered, by TMA, for one whole warp. with_q: Q as well, when its place is free, which
- * it is when consumers have the last scores of the item before. Slots of as many tiles as there are stages but one are
- * free sooner, so those tiles are asked for first: with short walks much of the item's time would go by. */
+ * it is when consumers have the last scores of the item before (at once, for the first item). Slots of as many tiles as
+ * there are stages but one are free sooner, so those tiles are asked for first: with short walks much of the item's
+ * time would go by. */
 EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
                             bool with_q) {
   const uint32_t stages = (uint32_t)launch.scores.stages;
@@ -253,9 +263,10 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
   int tile = uniform(item_at(place)->gather_end);
   int token = uniform((int)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix));
   ea_ring ring = {uniform(item_at(place)->ring)};
-  ring_skip(&ring, (uint32_t)(tile - item_at(place)->first_step), stages);
+  ring_skip(&ring, (uint32_t)(tile - item_at(place)->first_step), launch);
   ea_ring ring_v = ring;
-  if (with_q) { /* Q's place is still taken, but its rows can come nearer */
+  const int tiles_before_q = uniform((int)item_at(place)->number) == 0 ? 0 : (int)stages - 1;
+  if (with_q && tiles_before_q > 0) { /* Q's place is still taken, but its rows can come nearer */
     const int q_head = uniform(item_at(place)->first_head);
     const int q_token = uniform((int)item_at(place)->token0 + item_at(place)->i0);
     if (elect_one()) {
@@ -265,7 +276,7 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
     __syncwarp();
   }
 #pragma unroll 1
-  for (const int q_tile = with_q ? ea_min_i32(tile + (int)stages - 1, end) : -1;; tile++, token += TILE_N) {
+  for (const int q_tile = with_q ? ea_min_i32(tile + tiles_before_q, end) : -1;; tile++, token += TILE_N) {
     if (tile == q_tile) bring_q(call, launch, at, place);
     if (tile < end) {
       const uint32_t slot = slot_of(ring);
@@ -362,15 +373,14 @@ EA_DEVICE void copy_carefully(const ea_call &call, const ea_hopper_launch &launc
   }
 }
 
-/* Finds the item behind the one at `place`, where all of that has been asked for. */
+/* Finds the item behind the one at `place`. */
 EA_DEVICE void find_next(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
                          int32_t *work) {
   const uint32_t next = place_after(at, place);
   next_item(call, launch, at, next, work);
-  if (*work == NOT_TAKEN) *work = take_work(launch); /* asked for here, needed only an item later */
   const ea_item *item = item_at(place);
   ea_ring ring = {item->ring};
-  ring_skip(&ring, (uint32_t)(item->end_step - item->first_step), (uint32_t)launch.scores.stages);
+  ring_skip(&ring, (uint32_t)(item->end_step - item->first_step), launch);
   ((ea_item *)__cvta_shared_to_generic(next))->ring = ring.position;
 }
 
@@ -378,25 +388,32 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
   const int tid_once = read_tid();
   const auto tid = [&]() { return read_anew(tid_once); };
   uint32_t place = items_at(at) + LAST_PLACE;
-  int32_t work = (int32_t)blockIdx.x; /* the next piece, where this thread is the one that looks for it */
+  int32_t work = (int32_t)blockIdx.x;   /* the next piece, for the finder */
+  int meeting = THREADS;                /* at first with the consumers, who have made the barriers */
+  bool streams = false, with_q = false; /* the item in hand has tiles for the first warp; and its Q is, too */
 #pragma unroll 1
   while (true) {
-    PRODUCER_MARK(launch, FIND, 0);
-    if (tid() == 0) find_next(call, launch, at, place, &work);
+    if (uniform(tid() / 32) == FINDER / 32) { /* consumers would wait for it if it came behind the tiles */
+      PRODUCER_MARK(launch, FIND, 0);
+      if (tid() == FINDER) find_next(call, launch, at, place, &work);
+    } else if (streams && uniform(tid() / 32) == 0) {
+      stream_tiles(call, launch, at, place, with_q);
+    }
     PRODUCER_MARK(launch, MEET, 0);
-    bar_sync(BARRIER_PRODUCER, 128);
+    bar_sync(meeting == 128 ? BARRIER_PRODUCER : BARRIER_BEGIN, meeting);
+    meeting = 128;
     place = place_after(at, place);
     if (item_at(place)->rows == 0) break;
     ITEM_MARKS(launch, item_at(place));
-    const bool with_q = launch.scores.q_aligned; /* the first warp's, behind a tile of K */
+    with_q = launch.scores.q_aligned;
     if (!with_q) copy_q(call, launch, at, place, tid());
-    if (item_at(place)->careful) {
+    streams = item_at(place)->careful == 0;
+    if (!streams) {
       copy_carefully(call, launch, at, place, tid_once);
-      continue;
+    } else if (item_at(place)->first_step < item_at(place)->gather_end) {
+      gather_tiles(call, launch, at, place, tid_once);
+      with_q = false; /* has come behind a tile of K */
     }
-    const bool gathers = item_at(place)->first_step < item_at(place)->gather_end;
-    if (gathers) gather_tiles(call, launch, at, place, tid_once);
-    if (uniform(tid() / 32) == 0) stream_tiles(call, launch, at, place, with_q && !gathers);
   }
   if (tid() == 0) mbarrier_arrive_many(q_full(at), 128); /* nothing is left to do, for the consumers */
   PRODUCER_MARK(launch, END, 0);
@@ -483,19 +500,29 @@ EA_DEVICE void apply_mask(float s[TILE_N / 2], const ea_tile_mask &mask) {
   }
 }
 
+/* Scores or values go through scales, a cap or a temperature. */
+EA_DEVICE bool is_scaled(const ea_hopper_launch &launch) {
+  return launch.scores.transformed || launch.scores.k_scale != 1.0f || launch.scores.v_scale != 1.0f;
+}
+
+/* Which calls a body is for. */
+typedef enum { EA_PLAIN, EA_SCALED, EA_EITHER } ea_scaling;
+
+template <ea_scaling SCALING>
 EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   /* What follows from the thread's number is worked out anew at each use: the products need every register. */
   const int tid_once = read_tid();
   const auto tid = [&]() { return read_anew(tid_once); };
   const int warpgroup = uniform(tid_once / 128) - 1;
-  const auto turn = [&](int from_mine) { /* at 192 columns uniform registers are short */
-                                         return BARRIER_TURN +
-                                                ((DIM == 192 ? tid_once / 128 - 1 : warpgroup) + from_mine) % CONSUMERS;
+  const auto turn = [&](int from_mine) {
+    return BARRIER_TURN + ((KEEPS_ITEM ? warpgroup : tid_once / 128 - 1) + from_mine) % CONSUMERS;
   };
   const uint32_t stages = (uint32_t)launch.scores.stages;
   const uint32_t q = at.q + (uint32_t)(warpgroup * 64 * EA_HOPPER_SLICE_BYTES);
-  const auto v_scaled = [&]() { return read_anew(launch.scores.v_scale != 1.0f) != 0; };
-  const auto special = [&]() { return launch.scores.transformed || launch.scores.k_scale != 1.0f || v_scaled(); };
+  const auto v_scaled = [&]() { return SCALING != EA_PLAIN && read_anew(launch.scores.v_scale != 1.0f) != 0; };
+  const auto scaled = [&]() {
+    return SCALING == EA_SCALED || (SCALING == EA_EITHER && read_anew(is_scaled(launch)) != 0);
+  };
   float o[DIM_V / 2], s[TILE_N / 2];
   uint32_t p[TILE_N / 4], p_next[TILE_N / 4];
   ea_ring ring = {0}; /* of the next K tile */
@@ -514,12 +541,14 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
 #pragma unroll
     for (int e = 0; e < DIM_V / 2; e++) o[e] = 0.0f;
 
-    const auto end = [&]() { return uniform(item_at(place)->end_step); };
-    const int first = uniform(item_at(place)->first_step);
-    const auto is_gathered = [&](int tile) { return tile < item_at(place)->gather_end; };
+    const int first = uniform(item_at(place)->first_step), end = uniform(item_at(place)->end_step);
+    const int gather_end = uniform(item_at(place)->gather_end);
+    const int plain_end_once = uniform(item_at(place)->plain.end);
+    const auto plain_end = [&]() { return KEEPS_ITEM ? plain_end_once : uniform(item_at(place)->plain.end); };
+    const auto is_gathered = [&](int tile) { return tile < (KEEPS_ITEM ? gather_end : item_at(place)->gather_end); };
     /* Scales, cap, temperature and mask of any tile. */
     const auto prepare = [&](int tile, const ea_tile_mask &mask) {
-      if (special()) transform(s, call, launch, item_at(place), tile * TILE_N + tid() % 4 * 2, first_row(tid()));
+      if (scaled()) transform(s, call, launch, item_at(place), tile * TILE_N + tid() % 4 * 2, first_row(tid()));
       if (mask.masked) apply_mask(s, mask);
     };
     /* Then to probabilities, whatever the call asks for. */
@@ -579,7 +608,7 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       release(k_empty(at, slot_of(ring)));
     };
 
-    if (first < end()) {
+    if (first < end) {
       MARK(WAIT_K, first);
       wait_full(k_full(at, slot_of(ring)), parity_of(ring), is_gathered(first));
       MARK(ISSUE_S, first);
@@ -602,9 +631,8 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
       int tile = first + 1;
       /* Tiles up to `last` that all rows see whole, two at a time. */
       const auto plain_tiles = [&](auto gathered, int last) {
-        const int plain_end = special() ? 0 : uniform(item_at(place)->plain.end);
 #pragma unroll 1
-        for (; (tile + 1 + TWO_P) * TILE_N <= plain_end && tile <= last; tile += 1 + TWO_P) {
+        for (; (tile + 1 + TWO_P) * TILE_N <= plain_end() && tile <= last; tile += 1 + TWO_P) {
           issue(tile, p, gathered(tile), gathered(tile));
           scores_done(tile);
           if (TWO_P) {
@@ -622,15 +650,15 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
         }
       };
 #pragma unroll 1
-      while (tile < end()) {
-        if (tile * TILE_N >= uniform(item_at(place)->plain.first)) {
+      while (tile < end) {
+        if (!scaled() && tile * TILE_N >= uniform(item_at(place)->plain.first)) {
           if (GATHER_LOOP) {
-            plain_tiles([](int) { return true; }, item_at(place)->gather_end);
+            plain_tiles([](int) { return true; }, gather_end);
             plain_tiles([](int) { return false; }, INT32_MAX);
           } else {
             plain_tiles([&](int of) { return is_gathered(of - 1); }, INT32_MAX);
           }
-          if (tile >= end()) break;
+          if (tile >= end) break;
         }
         issue(tile, p, is_gathered(tile), is_gathered(tile - 1));
         const ea_tile_mask mask = mask_of(launch, item_at(place), seen, tile, tid());
@@ -648,15 +676,15 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
         tile++;
       }
       release(q_empty(at));
-      MARK(WAIT_V, end() - 1);
+      MARK(WAIT_V, end - 1);
       if (moved) rescale(o, factor);
-      wait_full(v_full(at, slot_of(ring)), parity_of(ring), is_gathered(end() - 1));
-      MARK(ISSUE_O, end() - 1);
+      wait_full(v_full(at, slot_of(ring)), parity_of(ring), is_gathered(end - 1));
+      MARK(ISSUE_O, end - 1);
       wgmma_settle(o, DIM_V / 2);
       wgmma_fence();
       issue_output(o, p, v_tile_at(at, slot_of(ring)));
       in_flight = v_empty(at, slot_of(ring));
-      output_done(end() - 1);
+      output_done(end - 1);
       ring_advance(&ring, stages);
     } else {
       release(q_empty(at));
@@ -669,39 +697,51 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
   MARKS_END(launch);
 }
 
+EA_DEVICE void make_barriers(const ea_hopper_launch &launch, ea_places at) {
+  mbarrier_init(q_full(at), 128);
+  mbarrier_init(q_empty(at), CONSUMERS * 4);
+  for (uint32_t slot = 0; slot < (uint32_t)launch.scores.stages; slot++) {
+    mbarrier_init(k_full(at, slot), 128);
+    mbarrier_init(k_empty(at, slot), CONSUMERS * 4);
+    mbarrier_init(v_full(at, slot), 128);
+    mbarrier_init(v_empty(at, slot), CONSUMERS * 4);
+  }
+  for (uint32_t n = 0; n < EA_HOPPER_ITEMS; n++) mbarrier_init(items_done_at(at) + n * 8, CONSUMERS * 4);
+  fence_mbarrier_init();
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const __grid_constant__ ea_call call, const __grid_constant__ ea_hopper_launch launch) {
   extern __shared__ __align__(1024) char smem[];
   const ea_places at = {smem_address(smem)};
-  if (threadIdx.x == 0) {
-    MARKS_OF_BLOCK(launch, 1);
-    if (launch.scores.q_aligned) tensor_map_prefetch(&launch.q);
-    if (launch.scores.kv_aligned) {
-      tensor_map_prefetch(&launch.k);
-      tensor_map_prefetch(&launch.v);
-    }
-    mbarrier_init(q_full(at), 128);
-    mbarrier_init(q_empty(at), CONSUMERS * 4);
-    for (uint32_t slot = 0; slot < (uint32_t)launch.scores.stages; slot++) {
-      mbarrier_init(k_full(at, slot), 128);
-      mbarrier_init(k_empty(at, slot), CONSUMERS * 4);
-      mbarrier_init(v_full(at, slot), 128);
-      mbarrier_init(v_empty(at, slot), CONSUMERS * 4);
-    }
-    for (uint32_t n = 0; n < EA_HOPPER_ITEMS; n++) mbarrier_init(items_done_at(at) + n * 8, CONSUMERS * 4);
-    fence_mbarrier_init();
-    ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */
-    none->number = UINT32_MAX;
-    none->ring = 0;
-    none->first_step = none->end_step = 0;
-  }
   clear_spare_rows(call, launch, at);
-  __syncthreads();
   if (threadIdx.x < 128) {
     setmaxnreg_dec(PRODUCER_REGISTERS);
+    MARKS_OF_BLOCK(launch, 3);
+    if (threadIdx.x == FINDER) {
+      ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */
+      none->number = UINT32_MAX;
+      none->ring = 0;
+      none->first_step = none->end_step = 0;
+    }
     produce(call, launch, at);
   } else {
+    if (threadIdx.x == 128) { /* while the producer looks for the first item */
+      if (launch.scores.q_aligned) tensor_map_prefetch(&launch.q);
+      if (launch.scores.kv_aligned) {
+        tensor_map_prefetch(&launch.k);
+        tensor_map_prefetch(&launch.v);
+      }
+      make_barriers(launch, at);
+    }
+    bar_sync(BARRIER_BEGIN, THREADS);
     setmaxnreg_inc(CONSUMER_REGISTERS);
-    consume(call, launch, at);
+    if constexpr (!SCALED_APART) {
+      consume<EA_EITHER>(call, launch, at);
+    } else if (is_scaled(launch)) {
+      consume<EA_SCALED>(call, launch, at);
+    } else {
+      consume<EA_PLAIN>(call, launch, at);
+    }
   }
 }

@@ -64,32 +64,44 @@ EA_DEVICE uint32_t item_done(ea_places at, uint32_t place) {
 
 /* ---- work ------------------------------------------------------------------------------------- */
 
-/* The next number of a piece of work: blocks take them one after another, as they get through. */
-EA_DEVICE int32_t take_work(const ea_hopper_launch &launch) {
-  return launch.taken ? (int32_t)gridDim.x + atomicAdd(launch.taken, 1) : INT32_MAX;
+/* The next number of a piece of work, for a block that has had `last`: blocks take them one after another, as they get
+ * through. Where nobody counts there are no more than two for each: who had the longest of the first round has the
+ * shortest of the second. */
+EA_DEVICE int32_t take_work(const ea_hopper_launch &launch, int32_t last) {
+  const int32_t blocks = (int32_t)gridDim.x;
+  if (launch.taken) return blocks + atomicAdd(launch.taken, 1);
+  return last < blocks ? 2 * blocks - 1 - last : INT32_MAX;
 }
 
 /* Piece of work w: heads of a chunk fastest, then row blocks, those with the longest walks first, then
  * chunks. Every number fits 32 bits: the launch sees to it. False: a spare row block. */
 EA_DEVICE bool make_item(const ea_call &call, const ea_hopper_launch &launch, int32_t row_blocks, int32_t work,
                          ea_item *item) {
-  const int32_t chunk_work = row_blocks * launch.head_chunk;
-  const int32_t first_head = work / chunk_work * launch.head_chunk, in_chunk = work % chunk_work;
-  const int32_t heads = ea_min_i32(launch.head_chunk, call.num_kv_heads * launch.group_parts - first_head);
-  const int32_t head = first_head + in_chunk % heads; /* of those that parts of groups are */
-  item->kv_head = head / launch.group_parts;
-  item->first_head = head * call.group;
-  const int32_t block = in_chunk / heads;
-  ea_row_block found;
-  if (launch.order) {
-    found = launch.order->blocks[block];
-  } else if (!ea_hopper_find_row_block(call.qo_indptr, (int32_t)call.num_seqs, row_blocks - 1 - block,
-                                       launch.block_tokens, &found)) {
-    return false;
+  /* One thread does this, so it is cheap in latency: there are one or two chunks, and no division is common. */
+  const int32_t all_heads = call.num_kv_heads * launch.group_parts; /* parts of groups count as such */
+  int32_t first_head = 0, heads = ea_min_i32(launch.head_chunk, all_heads), in_chunk = work;
+#pragma unroll 1
+  while (in_chunk >= row_blocks * heads) {
+    in_chunk -= row_blocks * heads;
+    first_head += heads;
+    heads = ea_min_i32(launch.head_chunk, all_heads - first_head);
   }
+  int32_t block = in_chunk;
+  if (heads == launch.head_chunk) {
+    if (heads > 1) block = (int32_t)__umul64hi((uint64_t)in_chunk, launch.chunk_magic);
+  } else {
+    block = in_chunk / heads;
+  }
+  const int32_t head = first_head + in_chunk - block * heads;
+  item->kv_head = launch.group_parts == 1 ? head : head / launch.group_parts;
+  item->first_head = head * call.group;
+  const ea_row_block found = launch.order ? launch.order->blocks[block]
+                                          : ea_hopper_find_row_block(call.qo_indptr, (int32_t)call.num_seqs,
+                                                                     row_blocks - 1 - block, launch.block_tokens);
   item->view = ea_view_of(&call, found.seq);
   item->prefix_base = call.kv_indptr[found.seq];
   item->token0 = call.qo_indptr[found.seq];
+  if (found.i0 >= item->view.extend) return false;
   const int32_t i0 = found.i0;
   const int32_t tokens = ea_min_i32(launch.block_tokens, item->view.extend - i0);
   item->i0 = i0;
@@ -124,10 +136,13 @@ EA_DEVICE bool came_out_special(ea_places at, uint32_t place) {
   return found;
 }
 
-#define NOT_TAKEN (-1)
+/* Of a piece that was used, kept in its place (~: it is negative then). */
+EA_DEVICE void take_next(const ea_hopper_launch &launch, int32_t *work) {
+  if (*work < 0) *work = take_work(launch, ~*work);
+}
 
 /* Finds the next item, and writes it where all will read it; rows = 0: there is none. work: the number of a piece that
- * was taken and not used, or NOT_TAKEN. Consumers are at the last item but one or further. */
+ * was taken; ~ of it, if it was used. Consumers are at the last item but one or further. */
 EA_DEVICE void next_item(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
                          int32_t *work) {
   ea_item *item = (ea_item *)__cvta_shared_to_generic(place);
@@ -141,11 +156,11 @@ EA_DEVICE void next_item(const ea_call &call, const ea_hopper_launch &launch, ea
   bool found = number >= ago && came_out_special(at, again);
   item->rows = 0;
   if (!found) {
-    if (*work == NOT_TAKEN) *work = take_work(launch);
+    take_next(launch, work);
 #pragma unroll 1
-    while (*work < all_work && !make_item(call, launch, row_blocks, *work, item)) *work = take_work(launch);
+    while (*work < all_work && !make_item(call, launch, row_blocks, *work, item)) *work = take_work(launch, *work);
     if (*work < all_work) {
-      *work = NOT_TAKEN;
+      *work = ~*work;
     } else {
 #pragma unroll 1
       while (!found && --ago > 0) {
@@ -525,6 +540,38 @@ template <int COUNT> EA_DEVICE bool is_finite(const float (&o)[COUNT]) {
 
 /* ---- the way out ------------------------------------------------------------------------------ */
 
+/* The first `dim` columns of a row (h) times `factor`, in 16 bits. o: WIDTH columns from first_column on. Chunks of
+ * `out` are aligned to 16 bytes. */
+template <int WIDTH>
+EA_DEVICE void store_row(const float o[WIDTH / 2], int h, float factor, uint16_t *out, int lane, int first_column,
+                         int dim) {
+  static_assert(WIDTH % 16 == 0, "columns by 16");
+  /* A lane holds 4 bytes of every 8 columns; two neighbours trade so that each holds 8 bytes of every 16, and four
+   * lanes write 32 bytes of a row at a time. */
+  const bool odd = lane & 1;
+  const int first = first_column + (odd ? 8 : 0) + lane % 4 / 2 * 4;
+#pragma unroll
+  for (int j = 0; j < WIDTH / 8; j += 2) {
+    const uint32_t low = cvt_x2(o[j * 4 + h * 2] * factor, o[j * 4 + h * 2 + 1] * factor);
+    const uint32_t high = cvt_x2(o[j * 4 + 4 + h * 2] * factor, o[j * 4 + 4 + h * 2 + 1] * factor);
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
+    if (first + j * 8 < dim) *(uint2 *)(out + first + j * 8) = odd ? make_uint2(got, high) : make_uint2(low, got);
+  }
+}
+
+/* The same for any alignment. */
+template <int WIDTH>
+EA_DEVICE void store_elements(const float o[WIDTH / 2], int h, float factor, uint16_t *out, int lane, int first_column,
+                              int dim) {
+#pragma unroll
+  for (int j = 0; j < WIDTH / 8; j++) {
+    const uint32_t pair = cvt_x2(o[j * 4 + h * 2] * factor, o[j * 4 + h * 2 + 1] * factor);
+    const int column = first_column + j * 8 + lane % 4 * 2;
+    if (column < dim) out[column] = (uint16_t)pair;
+    if (column + 1 < dim) out[column + 1] = (uint16_t)(pair >> 16);
+  }
+}
+
 /* Of the rows of a thread: a row of the block and the eighth after it. sum: of the row's exponentials with `reference`;
  * o: WIDTH columns from first_column on. Denominator, sink, lse, and the rows' way out. */
 template <int WIDTH>
@@ -541,45 +588,11 @@ EA_DEVICE void finish(const float o[WIDTH / 2], const float reference[2], const 
       call.lse[token * call.lse_token_stride + head * call.lse_head_stride] = end.lse;
     }
     const float factor = end.factor;
-    /* A lane holds 4 bytes of every 8 columns; four lanes trade so that each holds 16 bytes of every
-     * fourth 8 columns, and a row leaves 64 bytes at a time. */
     uint16_t *out = (uint16_t *)call.out + token * call.out_token_stride + head * call.out_head_stride;
-#pragma unroll
-    for (int j = 0; j < WIDTH / 8; j += 4) {
-      uint32_t mine[4];
-#pragma unroll
-      for (int w = 0; w < 4; w++) {
-        mine[w] = j + w < WIDTH / 8 ? cvt_x2(o[(j + w) * 4 + h * 2] * factor, o[(j + w) * 4 + h * 2 + 1] * factor) : 0;
-      }
-      /* Transposition of 4 x 4 words among four lanes: exchange with lane ^ 1, then with lane ^ 2. */
-      const bool odd = lane & 1, high = lane & 2;
-#pragma unroll
-      for (int w = 0; w < 4; w += 2) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? mine[w] : mine[w + 1], 1);
-        if (odd) {
-          mine[w] = got;
-        } else {
-          mine[w + 1] = got;
-        }
-      }
-#pragma unroll
-      for (int w = 0; w < 2; w++) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? mine[w] : mine[w + 2], 2);
-        if (high) {
-          mine[w] = got;
-        } else {
-          mine[w + 2] = got;
-        }
-      }
-      const int column = first_column + (j + lane % 4) * CHUNK, count = exists ? call.head_dim_v - column : 0;
-      if (launch.scores.out_aligned && count > 0) { /* then a whole chunk */
-        *(uint4 *)(out + column) = make_uint4(mine[0], mine[1], mine[2], mine[3]);
-      } else {
-#pragma unroll
-        for (int e = 0; e < CHUNK; e++) {
-          if (e < count) out[column + e] = (uint16_t)(mine[e / 2] >> (16 * (e % 2)));
-        }
-      }
+    if (launch.scores.out_aligned) {
+      store_row<WIDTH>(o, h, factor, out, lane, first_column, exists ? call.head_dim_v : 0);
+    } else {
+      store_elements<WIDTH>(o, h, factor, out, lane, first_column, exists ? call.head_dim_v : 0);
     }
   }
 }

@@ -342,13 +342,18 @@ EA_DEVICE void load_tile(const ea_hopper_launch &launch, const ea_tensor_map *ma
   }
 }
 
-/* Whether a tile's keys are all of the prefix, in slots that follow each other; the first. All feeders of the ring come
- * here. */
-EA_DEVICE bool is_run(const ea_call &call, uint32_t place, int tid, int tile, uint32_t slots, int32_t *first) {
+/* Whether a tile's keys are all of the prefix, and staged or in slots that follow each other: then the first's row of
+ * the pools' maps. All feeders of the ring come here. */
+EA_DEVICE bool is_run(const ea_call &call, const ea_hopper_launch &launch, uint32_t place, int tid, int tile,
+                      uint32_t slots, int32_t *first) {
   const ea_item *item = item_at(place);
   const int key0 = tile * TILE_N;
   const int32_t base = (int32_t)slots - slot_row(tid);
   const bool inside = key0 >= item->keys.first && key0 + TILE_N <= ea_min_i32(item->keys.end, item->view.prefix);
+  if (launch.staged > 0) {
+    *first = (int32_t)item->prefix_base + key0;
+    return inside && *first + TILE_N <= launch.staged;
+  }
   bool run = inside && __all_sync(0xffffffffu, base == (int32_t)uniform((uint32_t)base));
   if (run) { /* with the other warps, too */
     *first = (int32_t)ea_load_index(call.kv_indices, call.index_dtype, item->prefix_base + key0);
@@ -363,7 +368,7 @@ EA_DEVICE void feed_tile(const ea_call &call, const ea_hopper_launch &launch, ui
   PRODUCER_MARK(launch, MEET, 0);
   int32_t first = (int32_t)item_at(place)->token0 + (tile * TILE_N - item_at(place)->view.prefix);
   const bool cleared = of_v && is_cleared(item_at(place), tile);
-  const bool run = gathers && !cleared && launch.pool_boxes && is_run(call, place, tid, tile, slots, &first);
+  const bool run = gathers && !cleared && launch.pool_boxes && is_run(call, launch, place, tid, tile, slots, &first);
   if (run || !(gathers || cleared)) {
     const int warp = uniform(tid / 32), head = item_at(place)->kv_head;
     if (warp % (FEEDERS / 32) == 0) {
@@ -402,7 +407,7 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
     PRODUCER_MARK(launch, FIND, 0);
     if (tid() == LEADER) {
       next_item(call, launch, at, place, &work);
-      if (work == NOT_TAKEN) work = take_work(launch); /* asked for here, needed only an item later */
+      take_next(launch, &work); /* asked for here, needed only an item later */
     }
     PRODUCER_MARK(launch, MEET, 0);
     bar_sync(BARRIER_PRODUCER, 128);
@@ -972,8 +977,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const __grid_constant__ ea_call call, const __grid_constant__ ea_hopper_launch launch) {
   extern __shared__ __align__(1024) char smem[];
   const ea_places at = {smem_address(smem)};
+  if (threadIdx.x < 128) MARKS_OF_BLOCK(launch, 7); /* whose lanes 0 feed the first ring, lead, feed the second */
   if (threadIdx.x == 0) {
-    MARKS_OF_BLOCK(launch, 7); /* whose lanes 0 feed the first ring, lead, feed the second */
     if (launch.scores.q_aligned) tensor_map_prefetch(&launch.q);
     if (launch.kv_boxes) {
       tensor_map_prefetch(&launch.k);

@@ -46,10 +46,9 @@ EA_DEVICE void put_producer_mark(const ea_hopper_launch &launch, uint32_t addres
 }
 
 EA_DEVICE void begin_marks(const ea_hopper_launch &launch, uint32_t address, uint32_t warps) {
-  for (uint32_t warp = 0; warp < EA_MARK_PRODUCERS; warp++) {
-    st_shared_b32(address + warp * 4, first_mark(launch, warp, (warps >> warp & 1) != 0));
-  }
-  if (first_mark(launch, 0, true) == EA_MARKS_NOWHERE) return;
+  const uint32_t warp = threadIdx.x / 32;
+  if (threadIdx.x % 32 == 0) st_shared_b32(address + warp * 4, first_mark(launch, warp, (warps >> warp & 1) != 0));
+  if (threadIdx.x != 0 || first_mark(launch, 0, true) == EA_MARKS_NOWHERE) return;
   ea_marked_block *block = &launch.marks.timeline[blockIdx.x];
   block->multiprocessor = read_smid();
   block->begin_ns = read_globaltimer();
@@ -65,7 +64,7 @@ EA_DEVICE void end_marks(const ea_hopper_launch &launch, uint32_t *place) {
 }
 
 #define MARKS_ADDRESS (smem_address(smem) + (uint32_t)(MARKS_OFFSET))
-/* Thread 0, at the kernel's beginning. warps: bits of the producer's warps that record. */
+/* The producer's threads, at the kernel's beginning. warps: bits of its warps that record. */
 #define MARKS_OF_BLOCK(launch, warps) begin_marks(launch, MARKS_ADDRESS, warps)
 /* In the producer, all lanes. n: the tile, or 0. */
 #define PRODUCER_MARK(launch, kind, n) put_producer_mark(launch, MARKS_ADDRESS, EA_MARK_##kind, n)

@@ -262,11 +262,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   int first_tile;
   bool any_tile;
   {
-    const int64_t block = (int64_t)gridDim.x - 1 - blockIdx.x; /* longest walks first */
+    /* Longest walks first, those of all heads side by side: were one head's after another's, the last ones would begin
+     * late, and multiprocessors wait for them. */
+    const uint32_t heads = (uint32_t)call.num_kv_heads;
+    const int64_t block = gridDim.x / heads - 1 - blockIdx.x / heads;
     const int64_t seq = find_sequence(call, block);
     ea_block b;
     b.view = ea_view_of(&call, seq);
-    b.kv_head = (int32_t)blockIdx.y;
+    b.kv_head = (int32_t)(blockIdx.x % heads);
     b.token0 = call.qo_indptr[seq];
     b.prefix_base = call.kv_indptr[seq];
     const int64_t first_row = (block - ea_portable_first_block(b.token0, seq, group, TILE_M)) * TILE_M;

@@ -18,9 +18,9 @@ __device__ static uint32_t bucket_of(uint32_t tiles) {
 /* False: a spare row block. */
 __device__ static bool find_block(const ea_call &call, const ea_schedule_launch &launch, int32_t block,
                                   ea_row_block *found, uint32_t *bucket) {
-  if (!ea_hopper_find_row_block(call.qo_indptr, (int32_t)call.num_seqs, block, launch.block_tokens, found))
-    return false;
+  *found = ea_hopper_find_row_block(call.qo_indptr, (int32_t)call.num_seqs, block, launch.block_tokens);
   const ea_view view = ea_view_of(&call, found->seq);
+  if (found->i0 >= view.extend) return false;
   const int32_t tokens = ea_min_i32(launch.block_tokens, view.extend - found->i0);
   const ea_key_range keys = ea_visible_keys(&view, found->i0, found->i0 + tokens);
   const bool any = keys.end > keys.first;

@@ -111,6 +111,9 @@ static inline float __uint_as_float(uint32_t x) {
 static inline uint32_t __float_as_uint(float x) {
   return (uint32_t)__float_as_int(x);
 }
+static inline uint32_t __umulhi(uint32_t a, uint32_t b) {
+  return (uint32_t)((uint64_t)a * b >> 32);
+}
 static inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
   return (uint64_t)((unsigned __int128)a * b >> 64);
 }
