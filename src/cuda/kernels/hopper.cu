@@ -396,8 +396,9 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
     if (uniform(tid() / 32) == FINDER / 32) { /* consumers would wait for it if it came behind the tiles */
       PRODUCER_MARK(launch, FIND, 0);
       if (tid() == FINDER) find_next(call, launch, at, place, &work);
-    } else if (streams && uniform(tid() / 32) == 0) {
-      stream_tiles(call, launch, at, place, with_q);
+    } else {
+      if (streams && uniform(tid() / 32) == 0) stream_tiles(call, launch, at, place, with_q);
+      PRODUCER_MARK(launch, FIND, 0); /* what is before belongs to the item in hand */
     }
     PRODUCER_MARK(launch, MEET, 0);
     bar_sync(meeting == 128 ? BARRIER_PRODUCER : BARRIER_BEGIN, meeting);
