@@ -54,7 +54,7 @@ shape=(--head-dim 64 --heads 4/2 --prefix 70 --extend 150 --seqs 2)
 expect 0 '^consumer 2 ' "$extattn" trace "${shape[@]}" -o "$work/shape.json"
 timeline "$work/shape.json"
 json "$work/shape.json" "d['plan']['kernel'] == 'hopper_d64_bf16' and d['dropped'] == 0 and d['shape']['batch'] == '2 x (70 + 150)'"
-json "$work/shape.json" "{e['args']['name'] for e in d['traceEvents'] if e['name'] == 'thread_name'} == {'producer', 'consumer 0', 'consumer 1', 'consumer 2'}"
+json "$work/shape.json" "{e['args']['name'] for e in d['traceEvents'] if e['name'] == 'thread_name'} == {'producer warp 0', 'producer warp 1', 'consumer 0', 'consumer 1', 'consumer 2'}"
 json "$work/shape.json" "len({e['pid'] for e in d['traceEvents']}) == 2"
 expect 0 '' "$extattn" trace "${shape[@]}" --blocks 3 --stages 1 --window 100 -o -
 cp "$work/out" "$work/printed.json"

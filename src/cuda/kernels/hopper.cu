@@ -83,9 +83,8 @@
 #define V_BYTES (TILE_N * SLICES_V * EA_HOPPER_SLICE_BYTES)
 #define SLICE_BYTES (TILE_N * EA_HOPPER_SLICE_BYTES) /* one slice of a tile */
 
-/* Named barriers. */
-#define BARRIER_BEGIN 0 /* of all threads, once */
-#define BARRIER_TURN 1  /* and the CONSUMERS - 1 after it */
+/* Named barriers; 0 is __syncthreads'. */
+#define BARRIER_TURN 1 /* and the CONSUMERS - 1 after it */
 #define BARRIER_PRODUCER 4
 
 static_assert(CONSUMERS * 128 * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
@@ -373,6 +372,15 @@ EA_DEVICE void copy_carefully(const ea_call &call, const ea_hopper_launch &launc
   }
 }
 
+/* The block's first item; behind the last place, the one that the first consumers take for the item before. */
+EA_DEVICE void find_first(const ea_call &call, const ea_hopper_launch &launch, ea_places at, int32_t *work) {
+  ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE);
+  ea_item *item = (ea_item *)__cvta_shared_to_generic(items_at(at));
+  none->number = UINT32_MAX;
+  find_work(call, launch, item, work);
+  item->number = item->ring = item->careful = item->found = 0;
+}
+
 /* Finds the item behind the one at `place`. */
 EA_DEVICE void find_next(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
                          int32_t *work) {
@@ -384,37 +392,33 @@ EA_DEVICE void find_next(const ea_call &call, const ea_hopper_launch &launch, ea
   ((ea_item *)__cvta_shared_to_generic(next))->ring = ring.position;
 }
 
-EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
+/* work: the next piece, for the finder. */
+EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_places at, int32_t work) {
   const int tid_once = read_tid();
   const auto tid = [&]() { return read_anew(tid_once); };
-  uint32_t place = items_at(at) + LAST_PLACE;
-  int32_t work = (int32_t)blockIdx.x;   /* the next piece, for the finder */
-  int meeting = THREADS;                /* at first with the consumers, who have made the barriers */
-  bool streams = false, with_q = false; /* the item in hand has tiles for the first warp; and its Q is, too */
+  PRODUCER_MARK(launch, FIND, 0);
+  PRODUCER_MARK(launch, MEET, 0);
 #pragma unroll 1
-  while (true) {
-    if (uniform(tid() / 32) == FINDER / 32) { /* consumers would wait for it if it came behind the tiles */
-      PRODUCER_MARK(launch, FIND, 0);
-      if (tid() == FINDER) find_next(call, launch, at, place, &work);
-    } else {
-      if (streams && uniform(tid() / 32) == 0) stream_tiles(call, launch, at, place, with_q);
-      PRODUCER_MARK(launch, FIND, 0); /* what is before belongs to the item in hand */
-    }
-    PRODUCER_MARK(launch, MEET, 0);
-    bar_sync(meeting == 128 ? BARRIER_PRODUCER : BARRIER_BEGIN, meeting);
-    meeting = 128;
-    place = place_after(at, place);
-    if (item_at(place)->rows == 0) break;
+  for (uint32_t place = items_at(at); item_at(place)->rows != 0; place = place_after(at, place)) {
     ITEM_MARKS(launch, item_at(place));
-    with_q = launch.scores.q_aligned;
+    bool with_q = launch.scores.q_aligned; /* the first warp's */
     if (!with_q) copy_q(call, launch, at, place, tid());
-    streams = item_at(place)->careful == 0;
-    if (!streams) {
+    const bool careful = item_at(place)->careful != 0;
+    if (careful) {
       copy_carefully(call, launch, at, place, tid_once);
     } else if (item_at(place)->first_step < item_at(place)->gather_end) {
       gather_tiles(call, launch, at, place, tid_once);
       with_q = false; /* has come behind a tile of K */
     }
+    if (uniform(tid() / 32) == FINDER / 32) { /* consumers would wait for it if it came behind the tiles */
+      PRODUCER_MARK(launch, FIND, 0);
+      if (tid() == FINDER) find_next(call, launch, at, place, &work);
+    } else {
+      if (!careful && uniform(tid() / 32) == 0) stream_tiles(call, launch, at, place, with_q);
+      PRODUCER_MARK(launch, FIND, 0); /* what is before belongs to the item in hand */
+    }
+    PRODUCER_MARK(launch, MEET, 0);
+    bar_sync(BARRIER_PRODUCER, 128);
   }
   if (tid() == 0) mbarrier_arrive_many(q_full(at), 128); /* nothing is left to do, for the consumers */
   PRODUCER_MARK(launch, END, 0);
@@ -716,26 +720,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   extern __shared__ __align__(1024) char smem[];
   const ea_places at = {smem_address(smem)};
   clear_spare_rows(call, launch, at);
+  int32_t work = (int32_t)blockIdx.x;
+  if (threadIdx.x < 128) MARKS_OF_BLOCK(launch, 3);
+  if (threadIdx.x == 128) { /* while the first item is found */
+    if (launch.scores.q_aligned) tensor_map_prefetch(&launch.q);
+    if (launch.scores.kv_aligned) {
+      tensor_map_prefetch(&launch.k);
+      tensor_map_prefetch(&launch.v);
+    }
+    make_barriers(launch, at);
+  } else if (threadIdx.x == FINDER) {
+    find_first(call, launch, at, &work);
+  }
+  __syncthreads();
   if (threadIdx.x < 128) {
     setmaxnreg_dec(PRODUCER_REGISTERS);
-    MARKS_OF_BLOCK(launch, 3);
-    if (threadIdx.x == FINDER) {
-      ea_item *none = (ea_item *)__cvta_shared_to_generic(items_at(at) + LAST_PLACE); /* the one before the first */
-      none->number = UINT32_MAX;
-      none->ring = 0;
-      none->first_step = none->end_step = 0;
-    }
-    produce(call, launch, at);
+    produce(call, launch, at, work);
   } else {
-    if (threadIdx.x == 128) { /* while the producer looks for the first item */
-      if (launch.scores.q_aligned) tensor_map_prefetch(&launch.q);
-      if (launch.scores.kv_aligned) {
-        tensor_map_prefetch(&launch.k);
-        tensor_map_prefetch(&launch.v);
-      }
-      make_barriers(launch, at);
-    }
-    bar_sync(BARRIER_BEGIN, THREADS);
     setmaxnreg_inc(CONSUMER_REGISTERS);
     if constexpr (!SCALED_APART) {
       consume<EA_EITHER>(call, launch, at);

@@ -141,13 +141,25 @@ EA_DEVICE void take_next(const ea_hopper_launch &launch, int32_t *work) {
   if (*work < 0) *work = take_work(launch, ~*work);
 }
 
-/* Finds the next item, and writes it where all will read it; rows = 0: there is none. work: the number of a piece that
- * was taken; ~ of it, if it was used. Consumers are at the last item but one or further. */
+/* Makes an item of a piece of work; rows = 0 and false: there is none left. work: the number of a piece that was taken;
+ * ~ of it, if it was used. */
+EA_DEVICE bool find_work(const ea_call &call, const ea_hopper_launch &launch, ea_item *item, int32_t *work) {
+  const int32_t row_blocks = launch.order ? launch.order->count : launch.row_blocks;
+  const int32_t all_work = row_blocks * call.num_kv_heads * launch.group_parts;
+  item->rows = 0;
+  take_next(launch, work);
+#pragma unroll 1
+  while (*work < all_work && !make_item(call, launch, row_blocks, *work, item)) *work = take_work(launch, *work);
+  if (*work >= all_work) return false;
+  *work = ~*work;
+  return true;
+}
+
+/* Finds the next item, and writes it where all will read it; rows = 0: there is none. work: as above. Consumers are at
+ * the last item but one or further. */
 EA_DEVICE void next_item(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
                          int32_t *work) {
   ea_item *item = (ea_item *)__cvta_shared_to_generic(place);
-  const int32_t row_blocks = launch.order ? launch.order->count : launch.row_blocks;
-  const int32_t all_work = row_blocks * call.num_kv_heads * launch.group_parts;
   const uint32_t number = item_at(place_before(at, place))->number + 1;
   /* Three items ago is the last that consumers are known to be through with; while there is work nobody waits for the
    * others. */
@@ -155,18 +167,11 @@ EA_DEVICE void next_item(const ea_call &call, const ea_hopper_launch &launch, ea
   static_assert(EA_HOPPER_ITEMS == 4, "three items ago is in the place after this one's");
   bool found = number >= ago && came_out_special(at, again);
   item->rows = 0;
-  if (!found) {
-    take_next(launch, work);
+  if (!found && !find_work(call, launch, item, work)) {
 #pragma unroll 1
-    while (*work < all_work && !make_item(call, launch, row_blocks, *work, item)) *work = take_work(launch, *work);
-    if (*work < all_work) {
-      *work = ~*work;
-    } else {
-#pragma unroll 1
-      while (!found && --ago > 0) {
-        again = place_after(at, again);
-        found = number >= ago && came_out_special(at, again);
-      }
+    while (!found && --ago > 0) {
+      again = place_after(at, again);
+      found = number >= ago && came_out_special(at, again);
     }
   }
   if (found) {
