@@ -61,7 +61,8 @@ static int64_t staged_token_bytes(const ea_call *call) {
 /* How many of the cached tokens are staged, in so many bytes. If not nearly all are, none: slots of a tile may follow
  * each other, and would not come by TMA beside those that are staged. */
 static int64_t staged_tokens(const ea_plan_info *info, const ea_call *call, int64_t room) {
-  const bool often = call->num_tokens * (call->num_q_heads / call->num_kv_heads) >= STAGED_FROM_ROWS * call->num_seqs;
+  const int64_t rows = call->num_tokens * (call->num_q_heads / call->num_kv_heads);
+  const bool often = rows > 0 && rows >= STAGED_FROM_ROWS * call->num_seqs;
   const bool whole_slices = call->head_dim % EA_HOPPER_SLICE == 0 && call->head_dim_v % EA_HOPPER_SLICE == 0;
   const bool all_seen = call->window == 0 && !call->skip_prefix;
   if (info->tile_m != EA_WIDE_M || !often || !whole_slices || !all_seen) return 0;

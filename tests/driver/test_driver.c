@@ -522,6 +522,11 @@ static void test_hopper_stages_what_the_workspace_has_room_for(void **state) {
   assert_int_equal(seen_staged, 0);
   assert_int_equal(ea_workspace_size(o.plan, &s.batch, &bytes), EA_OK);
   assert_int_equal(bytes, 0);
+  s.batch.num_seqs = s.batch.num_tokens = 0;
+  bytes = 1;
+  assert_int_equal(ea_workspace_size(o.plan, &s.batch, &bytes), EA_OK);
+  assert_int_equal(bytes, 0);
+  s.batch.num_seqs = 1;
   s.batch.num_tokens = TOKENS;
   s.batch.struct_size = offsetof(ea_batch, num_kv_indices);
   bytes = 1;
