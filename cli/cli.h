@@ -143,4 +143,7 @@ bool ea_json_print(json_t *value, FILE *stream);
 /* The same into a file, which is complete under its name or not there ("-": standard output). */
 bool ea_json_write(json_t *value, const char *path);
 
+/* What a reader of either will find: numbers have as many digits as are written. NULL: no memory. */
+json_t *ea_json_as_written(const json_t *value);
+
 #endif

@@ -244,6 +244,13 @@ bool ea_json_print(json_t *value, FILE *stream) {
   return ok;
 }
 
+json_t *ea_json_as_written(const json_t *value) {
+  char *text = json_dumps(value, JSON_STYLE);
+  json_t *read = text ? json_loads(text, 0, NULL) : NULL;
+  free(text);
+  return read;
+}
+
 static int write_part(const char *text, size_t size, void *file) {
   ea_new_file_write(file, text, size);
   return 0;

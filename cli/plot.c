@@ -118,7 +118,10 @@ static ea_status draw(const json_t *result, const char *name, const ea_plot_view
 
 int ea_plot_write(const json_t *result, const char *svg_path) {
   const ea_plot_view view = EA_PLOT_VIEW_INIT;
-  const ea_status status = draw(result, "result", &view, svg_path);
+  json_t *written = ea_json_as_written(result); /* the file's plot is to be the same */
+  const ea_status status = written ? draw(written, "result", &view, svg_path)
+                                   : ea_fail(EA_ERR_OUT_OF_MEMORY, "result: no memory for its JSON");
+  json_decref(written);
   return status == EA_OK ? EA_EXIT_OK : ea_exit_failed(status);
 }
 

@@ -25,6 +25,13 @@ chmod +x "$work/bin/gnuplot"
 refuse 1 'gnuplot failed: no terminal' env PATH="$work/bin:$PATH" "$extattn" plot "$work/a.json" -o "$work/a.svg"
 [ ! -e "$work/a.svg" ] || fail "a plot by a gnuplot that failed"
 
+# --- the file's plot is the first one: what gnuplot is told is the same to the last digit ---------
+
+printf '#!/bin/sh\ncat\n' >"$work/bin/gnuplot"
+expect 0 '' env PATH="$work/bin:$PATH" "$extattn" replay "$chat" "${small[@]}" --plot "$work/first" --json "$work/told.json"
+expect 0 '' env PATH="$work/bin:$PATH" "$extattn" plot "$work/told.json" -o "$work/again"
+cmp -s "$work/first" "$work/again" || fail "gnuplot is told other numbers from the file than at first"
+
 # --- results that are refused ------------------------------------------------------------
 
 change() { python3 -c "import json, sys; d = json.load(open('$work/a.json')); $1; json.dump(d, open('$work/changed.json', 'w'))"; }
