@@ -58,14 +58,14 @@ static int64_t staged_token_bytes(const ea_call *call) {
   return (int64_t)call->num_kv_heads * (call->head_dim + (call->shared_kv ? 0 : call->head_dim_v)) * 2;
 }
 
-/* How many of the cached tokens are staged, in so many bytes. If not nearly all are, none: slots of a tile may follow
- * each other, and would not come by TMA beside those that are staged. */
+/* How many of the cached tokens are staged, in so many bytes. If less than half would be, none is: slots of a tile
+ * may follow each other, and would not come by TMA beside those that are staged. */
 static int64_t staged_tokens(const ea_plan_info *info, const ea_call *call, int64_t room) {
   const int64_t rows = call->num_tokens * (call->num_q_heads / call->num_kv_heads);
   const bool often = rows > 0 && rows >= STAGED_FROM_ROWS * call->num_seqs;
   const bool whole_slices = call->head_dim % EA_HOPPER_SLICE == 0 && call->head_dim_v % EA_HOPPER_SLICE == 0;
-  const bool all_seen = call->window == 0 && !call->skip_prefix;
-  if (info->tile_m != EA_WIDE_M || !often || !whole_slices || !all_seen) return 0;
+  const bool all_seen = call->window == 0 && !call->skip_prefix, as_it_is = call->cache_dtype == call->dtype;
+  if (info->tile_m != EA_WIDE_M || !often || !whole_slices || !all_seen || !as_it_is) return 0;
   const int64_t fit = (room < STAGED_BYTES ? room : STAGED_BYTES) / staged_token_bytes(call);
   if (fit < call->num_kv_indices / 2) return 0;
   return fit < call->num_kv_indices ? fit : call->num_kv_indices;
@@ -119,6 +119,8 @@ size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_problem *r
       .num_kv_heads = resolved->num_kv_heads,
       .head_dim = resolved->head_dim,
       .head_dim_v = resolved->head_dim_v,
+      .dtype = resolved->dtype,
+      .cache_dtype = resolved->cache_dtype,
       .shared_kv = resolved->shared_kv,
       .skip_prefix = resolved->skip_prefix,
       .window = resolved->window_left > 0 ? resolved->window_left : 0,

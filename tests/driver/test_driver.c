@@ -532,6 +532,16 @@ static void test_hopper_stages_what_the_workspace_has_room_for(void **state) {
   bytes = 1;
   assert_int_equal(ea_workspace_size(o.plan, &s.batch, &bytes), EA_OK);
   assert_int_equal(bytes, 0);
+  s.batch.struct_size = sizeof s.batch;
+  close_plan(&o);
+
+  /* An 8-bit cache is widened on its way, so no copy of it can come by TMA. */
+  problem.cache_dtype = EA_E4M3;
+  open_family(&problem, EA_FAMILY_HOPPER, &o);
+  assert_int_equal(ea_workspace_size(o.plan, &s.batch, &bytes), EA_OK);
+  assert_int_equal(bytes, 0);
+  assert_int_equal(ea_run(o.plan, &s.batch, room, sizeof room, NULL), EA_OK);
+  assert_int_equal(seen_staged, 0);
   close_plan(&o);
 }
 
