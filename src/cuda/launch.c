@@ -26,20 +26,28 @@ ea_status ea_launch(const ea_cuda_device *device, const ea_cuda_kernel *kernel, 
 #define EA_HOPPER_WORKSPACE_BYTES 256
 #define EA_HOPPER_ORDER_OFFSET 128
 
-/* As many as the sequences can need, whatever their lengths are. */
-static int64_t hopper_row_blocks(int32_t block_tokens, int64_t num_seqs, int64_t num_tokens) {
-  return num_seqs == 1 ? (num_tokens + block_tokens - 1) / block_tokens : num_tokens / block_tokens + num_seqs;
-}
+/* A call's work, as the Hopper kernels give it out. */
+typedef struct hopper_work {
+  int32_t parts; /* of each group: the kernels for wide heads cut one that has more heads than they have rows */
+  int32_t block_tokens;
+  int64_t row_blocks; /* as many as the sequences can need, whatever their lengths are */
+  int64_t pieces;
+  bool counted; /* given out by a count, or by an order and a count */
+  size_t bytes; /* of workspace for that */
+} hopper_work;
 
-/* The kernels for wide heads cut a group that has more heads than they have rows. */
-static int32_t hopper_group_parts(const ea_plan_info *info, int32_t group) {
-  return info->tile_m == EA_WIDE_M ? ea_wide_group_parts(group) : 1;
-}
-
-/* Whether work is given out by a count, or by an order and a count. One round of it, a piece a multiprocessor, needs
- * neither; nor do two of one sequence, whose second piece is the shorter the longer the first was. */
-static bool hopper_counts_work(const ea_cuda_device *device, int64_t num_seqs, int64_t work) {
-  return work > (int64_t)device->multiprocessors * (num_seqs == 1 ? 2 : 1);
+static hopper_work work_of(const ea_cuda_device *device, const ea_plan_info *info, const ea_call *call) {
+  const int32_t group = call->num_q_heads / call->num_kv_heads;
+  hopper_work work = {.parts = info->tile_m == EA_WIDE_M ? ea_wide_group_parts(group) : 1};
+  work.block_tokens = ea_hopper_block_tokens(info->tile_m, group / work.parts);
+  work.row_blocks = call->num_seqs == 1 ? (call->num_tokens + work.block_tokens - 1) / work.block_tokens
+                                        : call->num_tokens / work.block_tokens + call->num_seqs;
+  work.pieces = work.row_blocks * call->num_kv_heads * work.parts;
+  /* One round of it, a piece a multiprocessor, needs no count; nor do two of one sequence, whose second piece is the
+   * shorter the longer the first was. */
+  work.counted = work.pieces > (int64_t)device->multiprocessors * (call->num_seqs == 1 ? 2 : 1);
+  if (work.counted) work.bytes = EA_HOPPER_WORKSPACE_BYTES + (size_t)work.row_blocks * sizeof(ea_row_block);
+  return work;
 }
 
 /* ---- staging -----------------------------------------------------------------------------------
@@ -98,16 +106,6 @@ static ea_status stage(const ea_cuda_device *device, ea_call *call, ea_stage_lau
 
 /* ---- workspace --------------------------------------------------------------------------------- */
 
-/* Without staging. */
-static size_t counting_bytes(const ea_cuda_device *device, const ea_plan_info *info, const ea_call *call) {
-  const int32_t whole_group = call->num_q_heads / call->num_kv_heads;
-  const int32_t parts = hopper_group_parts(info, whole_group);
-  const int32_t block_tokens = ea_hopper_block_tokens(info->tile_m, whole_group / parts);
-  const int64_t blocks = hopper_row_blocks(block_tokens, call->num_seqs, call->num_tokens);
-  if (!hopper_counts_work(device, call->num_seqs, blocks * call->num_kv_heads * parts)) return 0;
-  return EA_HOPPER_WORKSPACE_BYTES + (size_t)blocks * sizeof(ea_row_block);
-}
-
 size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_problem *resolved, const ea_plan_info *info,
                                int64_t num_seqs, int64_t num_tokens, int64_t num_kv_indices) {
   if (info->family != EA_FAMILY_HOPPER) return 0;
@@ -125,9 +123,9 @@ size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_problem *r
       .skip_prefix = resolved->skip_prefix,
       .window = resolved->window_left > 0 ? resolved->window_left : 0,
   };
-  const size_t counting = counting_bytes(device, info, &call);
+  const size_t bytes = work_of(device, info, &call).bytes;
   const int64_t tokens = staged_tokens(info, &call, STAGED_BYTES);
-  return tokens == 0 ? counting : staging_offset(counting) + (size_t)(tokens * staged_token_bytes(&call));
+  return tokens == 0 ? bytes : staging_offset(bytes) + (size_t)(tokens * staged_token_bytes(&call));
 }
 
 /* Whether every row of a view starts at a multiple of `bytes`, and rows are whole multiples of it. */
@@ -372,38 +370,34 @@ static ea_status order_work(const ea_cuda_device *device, ea_call *call, const e
 static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
                             const ea_call *call, void *workspace, size_t workspace_bytes, ea_cu_stream stream) {
   if (call->num_tokens == 0) return EA_OK;
-  const int32_t parts = hopper_group_parts(info, call->group);
+  const hopper_work work = work_of(device, info, call);
   ea_call passed_call = *call;
-  passed_call.group = call->group / parts;
-  const int32_t block_tokens = ea_hopper_block_tokens(info->tile_m, passed_call.group);
-  const int64_t row_blocks = hopper_row_blocks(block_tokens, call->num_seqs, call->num_tokens);
-  const int64_t work = row_blocks * call->num_kv_heads * parts;
-  if (work > INT32_MAX - device->multiprocessors) {
+  passed_call.group = call->group / work.parts;
+  if (work.pieces > INT32_MAX - device->multiprocessors) {
     return ea_fail(EA_ERR_UNSUPPORTED,
                    "num_tokens: found %lld with %d key/value heads, which makes %lld blocks of rows, "
                    "allowed with family portable",
-                   (long long)call->num_tokens, call->num_kv_heads, (long long)work);
+                   (long long)call->num_tokens, call->num_kv_heads, (long long)work.pieces);
   }
   /* One sequence needs no order: its blocks are taken from the last. */
-  const bool counted = hopper_counts_work(device, call->num_seqs, work);
   ea_schedule *const order =
-      counted && call->num_seqs > 1 ? (void *)((char *)workspace + EA_HOPPER_ORDER_OFFSET) : NULL;
+      work.counted && call->num_seqs > 1 ? (void *)((char *)workspace + EA_HOPPER_ORDER_OFFSET) : NULL;
   ea_hopper_launch launch = {
       .scores = portable_launch_of(call, info->stages),
       .order = order,
-      .taken = counted ? workspace : NULL,
-      .row_blocks = (int32_t)row_blocks,
-      .block_tokens = block_tokens,
+      .taken = work.counted ? workspace : NULL,
+      .row_blocks = (int32_t)work.row_blocks,
+      .block_tokens = work.block_tokens,
       .group_magic = (uint32_t)((65536 + passed_call.group - 1) / passed_call.group),
-      .group_parts = parts,
-      .head_chunk = heads_together(call, device->multiprocessors, row_blocks, block_tokens) * parts,
+      .group_parts = work.parts,
+      .head_chunk = heads_together(call, device->multiprocessors, work.row_blocks, work.block_tokens) * work.parts,
       .stages_magic = UINT32_MAX / (uint32_t)info->stages + 1,
       .marks = device->marks,
   };
   launch.chunk_magic = UINT64_MAX / (uint64_t)launch.head_chunk + 1;
   if (!tma_can_step(&call->q)) launch.scores.q_aligned = false;
   if (!tma_can_step(&call->k) || !tma_can_step(&call->v)) launch.scores.kv_aligned = false;
-  const size_t staging_at = staging_offset(counting_bytes(device, info, call));
+  const size_t staging_at = staging_offset(work.bytes);
   ea_stage_launch staged = {NULL, NULL, 0};
   if (launch.scores.cache_aligned && workspace_bytes > staging_at) {
     const int64_t tokens = staged_tokens(info, call, (int64_t)(workspace_bytes - staging_at));
@@ -411,8 +405,8 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
   }
   ea_status status = check_slots(call);
   if (!status && launch.scores.q_aligned) {
-    status = encode_map(device, "q", call, &call->q, call->head_dim, call->num_q_heads, passed_call.group, block_tokens,
-                        &launch.q);
+    status = encode_map(device, "q", call, &call->q, call->head_dim, call->num_q_heads, passed_call.group,
+                        work.block_tokens, &launch.q);
   }
   const bool wide = info->tile_m == EA_WIDE_M;
   if (!status && wide) status = encode_wide(device, call, &staged, &launch);
@@ -425,7 +419,7 @@ static ea_status run_hopper(const ea_cuda_device *device, const ea_cuda_kernel *
   }
   if (status) return status;
   const ea_launch_shape shape = {
-      .blocks = work < device->multiprocessors ? work : device->multiprocessors,
+      .blocks = work.pieces < device->multiprocessors ? work.pieces : device->multiprocessors,
       .threads = info->threads,
       .smem_bytes = info->smem_bytes,
   };

@@ -166,7 +166,6 @@ EA_DEVICE void next_item(const ea_call &call, const ea_hopper_launch &launch, ea
   uint32_t ago = 3, again = place_after(at, place);
   static_assert(EA_HOPPER_ITEMS == 4, "three items ago is in the place after this one's");
   bool found = number >= ago && came_out_special(at, again);
-  item->rows = 0;
   if (!found && !find_work(call, launch, item, work)) {
 #pragma unroll 1
     while (!found && --ago > 0) {
