@@ -6,8 +6,8 @@
 
 #include "support.h"
 
-/* Small: without the last sequence a block of the grid has one piece of work, and racecheck's answer is right. Of
- * blocks with many it says that reads right behind a barrier race with the writes before it. */
+/* Small: without the last sequence a block of the grid has one piece of work. Of blocks with many racecheck has said
+ * that reads right behind a barrier race with the writes before it. */
 enum { MAX_SEQS = 3, PREFIX = 199 + 64 + 0, HEADS = 64, POOL_SLOTS = 320 };
 static const int32_t prefixes[MAX_SEQS] = {199, 64, 0};
 

@@ -49,8 +49,7 @@
  * the one before. */
 #define TWO_P (DIM_V <= 192)
 /* Whether calls whose scores or values are scaled have a body apart, so that the other one has no instructions to skip.
- * H200, n = 16384: at D = 64 1.6 % faster, 8 % with a window of 128; at 128 0 to 1 %, and a sequence of 1024 8 %
- * slower. */
+ * What that gave at D = 64 and 128: docs/hopper.md. */
 #define SCALED_APART (DIM <= 64)
 /* Likewise for what a warp knows of its item and of itself: read anew at each use otherwise. */
 #define KEEPS_ITEM (DIM != 192)
