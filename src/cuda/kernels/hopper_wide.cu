@@ -405,13 +405,14 @@ EA_DEVICE void produce(const ea_call &call, const ea_hopper_launch &launch, ea_p
 #pragma unroll 1
   while (true) {
     PRODUCER_MARK(launch, FIND, 0);
+    bool found = false;
     if (tid() == LEADER) {
       next_item(call, launch, at, place, &work);
+      found = item_at(place)->rows != 0;
       take_next(launch, &work); /* asked for here, needed only an item later */
     }
     PRODUCER_MARK(launch, MEET, 0);
-    bar_sync(BARRIER_PRODUCER, 128);
-    if (item_at(place)->rows == 0) break;
+    if (!bar_red_or(BARRIER_PRODUCER, 128, found)) break;
     ITEM_MARKS(launch, item_at(place));
     if (!launch.scores.q_aligned) {
       copy_q(call, launch, at, place, tid());
