@@ -208,19 +208,22 @@ EA_DEVICE void gather_any(const ea_call &call, const ea_hopper_launch &launch, u
   }
 }
 
-/* One tile by TMA, asked for by one lane of a warp that is here whole, with operands that are the same in all lanes:
- * only so are they in uniform registers, where the instruction wants them. The barrier counts 128 arrivals, as a
- * gathered tile brings them. */
+/* One tile by TMA, asked for by one thread. The barrier counts 128 arrivals, as a gathered tile brings them. */
+template <int SLICE_COUNT>
+EA_DEVICE void ask_for_tile(const ea_tensor_map *map, uint32_t barrier, uint32_t dst, int kv_head, int token) {
+  mbarrier_arrive_expect_tx(barrier, SLICE_COUNT * SLICE_BYTES);
+  mbarrier_arrive_many(barrier, 127);
+#pragma unroll
+  for (int slice = 0; slice < SLICE_COUNT; slice++) {
+    tma_load_3d(dst + (uint32_t)(slice * SLICE_BYTES), map, barrier, slice * EA_HOPPER_SLICE, kv_head, token);
+  }
+}
+
+/* The same by a warp that is here whole, with operands that are the same in all lanes: only so are they in uniform
+ * registers, where the instruction wants them. */
 template <int SLICE_COUNT>
 EA_DEVICE void load_tile(const ea_tensor_map *map, uint32_t barrier, uint32_t dst, int kv_head, int token) {
-  if (elect_one()) {
-    mbarrier_arrive_expect_tx(barrier, SLICE_COUNT * SLICE_BYTES);
-    mbarrier_arrive_many(barrier, 127);
-#pragma unroll
-    for (int slice = 0; slice < SLICE_COUNT; slice++) {
-      tma_load_3d(dst + (uint32_t)(slice * SLICE_BYTES), map, barrier, slice * EA_HOPPER_SLICE, kv_head, token);
-    }
-  }
+  if (elect_one()) ask_for_tile<SLICE_COUNT>(map, barrier, dst, kv_head, token);
   __syncwarp();
 }
 
@@ -249,10 +252,15 @@ EA_DEVICE void gather_tile(const ea_call &call, const ea_hopper_launch &launch, 
   }
 }
 
+/* Whether Q of the block's first item and its first tile of K are asked for by the thread that has found it. */
+EA_DEVICE bool is_asked_for_first(const ea_hopper_launch &launch, const ea_item *item) {
+  return item->rows != 0 && launch.scores.q_aligned && item->first_step == item->gather_end;
+}
+
 /* An item's tiles that are not gathered, by TMA, for one whole warp. with_q: Q as well, when its place is free, which
  * it is when consumers have the last scores of the item before (at once, for the first item). Slots of as many tiles as
  * there are stages but one are free sooner, so those tiles are asked for first: with short walks much of the item's
- * time would go by. */
+ * time would go by. Of the first item Q and a tile of K are under way (ask_for_first). */
 EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place,
                             bool with_q) {
   const uint32_t stages = (uint32_t)launch.scores.stages;
@@ -263,8 +271,19 @@ EA_DEVICE void stream_tiles(const ea_call &call, const ea_hopper_launch &launch,
   ea_ring ring = {uniform(item_at(place)->ring)};
   ring_skip(&ring, (uint32_t)(tile - item_at(place)->first_step), launch);
   ea_ring ring_v = ring;
-  const int tiles_before_q = uniform((int)item_at(place)->number) == 0 ? 0 : (int)stages - 1;
-  if (with_q && tiles_before_q > 0) { /* Q's place is still taken, but its rows can come nearer */
+  const int tiles_before_q = (int)stages - 1;
+  if (with_q && uniform((int)item_at(place)->number) == 0) {
+    PRODUCER_MARK(launch, SLOT_Q, 0);
+    PRODUCER_MARK(launch, COPY_Q, 0);
+    with_q = false;
+    if (tile < end) {
+      PRODUCER_MARK(launch, SLOT_K, tile);
+      PRODUCER_MARK(launch, COPY_K, tile);
+      ring_advance(&ring, stages);
+      tile++;
+      token += TILE_N;
+    }
+  } else if (with_q && tiles_before_q > 0) { /* Q's place is still taken, but its rows can come nearer */
     const int q_head = uniform(item_at(place)->first_head);
     const int q_token = uniform((int)item_at(place)->token0 + item_at(place)->i0);
     if (elect_one()) {
@@ -378,6 +397,18 @@ EA_DEVICE void find_first(const ea_call &call, const ea_hopper_launch &launch, e
   none->number = UINT32_MAX;
   find_work(call, launch, item, work);
   item->number = item->ring = item->careful = item->found = 0;
+}
+
+/* Asks for Q of the first item and for its first tile of K, by the thread that has found it: what the producer's warps
+ * do until they come to that took an H200 2 us, most of it for instructions that nobody had fetched. Where Q comes
+ * another way, or behind a gathered tile, it is left to them. */
+EA_DEVICE void ask_for_first(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
+  const ea_item *item = item_at(items_at(at));
+  if (!is_asked_for_first(launch, item)) return;
+  ask_for_q(call, launch, at, item->first_head, (int)item->token0 + item->i0);
+  if (item->first_step == item->end_step) return;
+  const int token = (int)item->token0 + (item->first_step * TILE_N - item->view.prefix);
+  ask_for_tile<SLICES>(&launch.k, k_full(at, 0), k_tile_at(at, 0), item->kv_head, token);
 }
 
 /* Finds the item behind the one at `place`. */
@@ -701,11 +732,17 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
   MARKS_END(launch);
 }
 
-EA_DEVICE void make_barriers(const ea_hopper_launch &launch, ea_places at) {
+/* Those of what ask_for_first asks for are its thread's to make. */
+EA_DEVICE void make_first_barriers(ea_places at) {
   mbarrier_init(q_full(at), 128);
+  mbarrier_init(k_full(at, 0), 128);
+  fence_mbarrier_init();
+}
+EA_DEVICE void make_other_barriers(const ea_hopper_launch &launch, ea_places at) {
   mbarrier_init(q_empty(at), CONSUMERS * 4);
+#pragma unroll 1
   for (uint32_t slot = 0; slot < (uint32_t)launch.scores.stages; slot++) {
-    mbarrier_init(k_full(at, slot), 128);
+    if (slot > 0) mbarrier_init(k_full(at, slot), 128);
     mbarrier_init(k_empty(at, slot), CONSUMERS * 4);
     mbarrier_init(v_full(at, slot), 128);
     mbarrier_init(v_empty(at, slot), CONSUMERS * 4);
@@ -718,6 +755,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const __grid_constant__ ea_call call, const __grid_constant__ ea_hopper_launch launch) {
   extern __shared__ __align__(1024) char smem[];
   const ea_places at = {smem_address(smem)};
+  if (threadIdx.x == FINDER) { /* what the first item is found by */
+    prefetch_l2(call.qo_indptr);
+    prefetch_l2(call.kv_indptr);
+  }
   clear_spare_rows(call, launch, at);
   int32_t work = (int32_t)blockIdx.x;
   if (threadIdx.x < 128) MARKS_OF_BLOCK(launch, 3);
@@ -727,9 +768,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       tensor_map_prefetch(&launch.k);
       tensor_map_prefetch(&launch.v);
     }
-    make_barriers(launch, at);
+    make_other_barriers(launch, at);
   } else if (threadIdx.x == FINDER) {
+    make_first_barriers(at);
     find_first(call, launch, at, &work);
+    ask_for_first(call, launch, at);
   }
   __syncthreads();
   if (threadIdx.x < 128) {

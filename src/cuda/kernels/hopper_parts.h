@@ -240,23 +240,24 @@ EA_DEVICE void copy_q(const ea_call &call, const ea_hopper_launch &launch, ea_pl
   mbarrier_arrive(q_full(at));
 }
 
-/* The same by TMA, where its rows are aligned, for one whole warp. */
+/* The same by TMA, where its rows are aligned, asked for by one thread. */
+EA_DEVICE void ask_for_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, int head, int token) {
+  mbarrier_arrive_expect_tx(q_full(at), (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
+  mbarrier_arrive_many(q_full(at), 127);
+#pragma unroll
+  for (int slice = 0; slice < SLICES; slice++) {
+    tma_load_3d(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES), &launch.q, q_full(at),
+                slice * EA_HOPPER_SLICE, head, token);
+  }
+}
+/* And by one whole warp, when the one before it is no longer needed. */
 EA_DEVICE void bring_q(const ea_call &call, const ea_hopper_launch &launch, ea_places at, uint32_t place) {
   const ea_item *item = item_at(place);
   PRODUCER_MARK(launch, SLOT_Q, 0);
   mbarrier_wait(q_empty(at), q_parity(item) ^ 1);
   PRODUCER_MARK(launch, COPY_Q, 0);
   const int head = uniform(item->first_head), token = uniform((int)item->token0 + item->i0);
-  if (elect_one()) {
-    mbarrier_arrive_expect_tx(q_full(at),
-                              (uint32_t)(launch.block_tokens * call.group * SLICES * EA_HOPPER_SLICE_BYTES));
-    mbarrier_arrive_many(q_full(at), 127);
-#pragma unroll
-    for (int slice = 0; slice < SLICES; slice++) {
-      tma_load_3d(at.q + (uint32_t)(slice * TILE_M * EA_HOPPER_SLICE_BYTES), &launch.q, q_full(at),
-                  slice * EA_HOPPER_SLICE, head, token);
-    }
-  }
+  if (elect_one()) ask_for_q(call, launch, at, head, token);
   __syncwarp();
 }
 

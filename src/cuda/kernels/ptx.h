@@ -50,6 +50,11 @@ EA_DEVICE uint32_t read_smid(void) {
 
 /* ---- asynchronous copies, global to shared -------------------------------------------- */
 
+/* Somebody will soon read what is there. */
+EA_DEVICE void prefetch_l2(const void *global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 /* 16 bytes, not kept in L1; the bytes past src_bytes (0 or 16 here) are written as zero. */
 EA_DEVICE void cp_async_16(uint32_t dst, const void *src, uint32_t src_bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(src_bytes)

@@ -30,6 +30,7 @@ EA_DEVICE uint32_t read_smid(void) {
   return blockIdx.x;
 }
 
+EA_DEVICE void prefetch_l2(const void *) {}
 EA_DEVICE void cp_async_16(uint32_t dst, const void *src, uint32_t src_bytes) {
   emu_cp_async(dst, src, src_bytes);
 }
