@@ -13,28 +13,37 @@
 #include "common/hd.h"
 #include "plan/walk.h"
 
-/*  name      D   Dv  WG  N  registers of a consumer thread, of a producer thread, window
+/* Which calls a kernel is for: those whose scores and values go as they are, those where a scale of the cache, a cap or
+ * a temperature changes them, or any. */
+typedef enum ea_hopper_calls { EA_CALLS_PLAIN, EA_CALLS_SCALED, EA_CALLS_ANY } ea_hopper_calls;
+
+/*  name      D   Dv  WG  N  registers of a consumer thread, of a producer thread, window, calls
  *
- * A shape with a window is for calls with one up to that long: what is masked is masked in narrower tiles. The first
- * that fits is taken. */
+ * A shape with a window is for calls with one up to that long: what is masked is masked in narrower tiles. Calls have
+ * kernels apart where that is worth their compilation: short ones wait for instructions to be fetched (docs/hopper.md,
+ * "Short calls"). The first that fits is taken. */
 #define EA_HOPPER_SHAPES(X)                                                                                            \
-  X(d64, 64, 64, 3, 96, 160, 32, 0)                                                                                    \
-  X(d96, 96, 96, 2, 128, 232, 40, 0)                                                                                   \
-  X(d128, 128, 128, 2, 128, 232, 40, 0)                                                                                \
-  X(d192x128, 192, 128, 2, 128, 232, 40, 0)                                                                            \
-  X(d192, 192, 192, 2, 96, 232, 40, 0)                                                                                 \
-  X(d256w, 256, 256, 2, 64, 232, 40, 4096)                                                                             \
-  X(d256, 256, 256, 2, 80, 232, 40, 0)
+  X(d64, 64, 64, 3, 96, 160, 32, 0, EA_CALLS_PLAIN)                                                                    \
+  X(d64s, 64, 64, 3, 96, 160, 32, 0, EA_CALLS_SCALED)                                                                  \
+  X(d96, 96, 96, 2, 128, 232, 40, 0, EA_CALLS_ANY)                                                                     \
+  X(d128, 128, 128, 2, 128, 232, 40, 0, EA_CALLS_PLAIN)                                                                \
+  X(d128s, 128, 128, 2, 128, 232, 40, 0, EA_CALLS_SCALED)                                                              \
+  X(d192x128, 192, 128, 2, 128, 232, 40, 0, EA_CALLS_PLAIN)                                                            \
+  X(d192x128s, 192, 128, 2, 128, 232, 40, 0, EA_CALLS_SCALED)                                                          \
+  X(d192, 192, 192, 2, 96, 232, 40, 0, EA_CALLS_ANY)                                                                   \
+  X(d256w, 256, 256, 2, 64, 232, 40, 4096, EA_CALLS_ANY)                                                               \
+  X(d256, 256, 256, 2, 80, 232, 40, 0, EA_CALLS_ANY)
 
 /* EA_HOPPER_d64_N and so on: constants for the kernel, which is compiled once a shape. */
-#define EA_HOPPER_CONSTANTS(name, d, dv, wg, n, consumer_registers, producer_registers, window)                        \
+#define EA_HOPPER_CONSTANTS(name, d, dv, wg, n, consumer_registers, producer_registers, window, calls)                 \
   enum {                                                                                                               \
     EA_HOPPER_##name##_DIM = (d),                                                                                      \
     EA_HOPPER_##name##_DIM_V = (dv),                                                                                   \
     EA_HOPPER_##name##_WG = (wg),                                                                                      \
     EA_HOPPER_##name##_N = (n),                                                                                        \
     EA_HOPPER_##name##_CONSUMER_REGISTERS = (consumer_registers),                                                      \
-    EA_HOPPER_##name##_PRODUCER_REGISTERS = (producer_registers)                                                       \
+    EA_HOPPER_##name##_PRODUCER_REGISTERS = (producer_registers),                                                      \
+    EA_HOPPER_##name##_CALLS = (calls)                                                                                 \
   };
 EA_HOPPER_SHAPES(EA_HOPPER_CONSTANTS)
 
@@ -43,7 +52,8 @@ typedef struct ea_hopper_shape {
   int32_t dim, dim_v;
   int32_t consumers; /* warpgroups */
   int32_t tile_n;
-  int32_t window; /* only for windows up to this; 0: for all calls */
+  int32_t window; /* only for windows up to this; 0: with any and without */
+  ea_hopper_calls calls;
 } ea_hopper_shape;
 
 #define EA_HOPPER_SLICE 64 /* columns */

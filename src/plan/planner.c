@@ -123,15 +123,20 @@ static ea_status plan_portable(const ea_arch *arch, const ea_problem *problem, i
   return EA_OK;
 }
 
-#define HOPPER_ENTRY(name, d, dv, wg, n, consumer_registers, producer_registers, window) {#name, d, dv, wg, n, window},
+#define HOPPER_ENTRY(name, d, dv, wg, n, consumer_registers, producer_registers, window, calls)                        \
+  {#name, d, dv, wg, n, window, calls},
 static const ea_hopper_shape hopper_shapes[] = {EA_HOPPER_SHAPES(HOPPER_ENTRY)};
 #define HOPPER_COUNT ((int32_t)(sizeof hopper_shapes / sizeof hopper_shapes[0]))
 
 const ea_hopper_shape *ea_hopper_find_shape(const ea_problem *problem) {
+  const bool scaled =
+      problem->logit_cap > 0 || problem->xai_temperature_len > 0 || problem->k_scale != 1 || problem->v_scale != 1;
+  const ea_hopper_calls calls = scaled ? EA_CALLS_SCALED : EA_CALLS_PLAIN;
   for (int32_t i = 0; i < HOPPER_COUNT; i++) {
     const ea_hopper_shape *shape = &hopper_shapes[i];
+    const bool dims_fit = shape->dim >= problem->head_dim && shape->dim_v >= problem->head_dim_v;
     const bool window_fits = shape->window == 0 || (problem->window_left > 0 && problem->window_left <= shape->window);
-    if (shape->dim >= problem->head_dim && shape->dim_v >= problem->head_dim_v && window_fits) return shape;
+    if (dims_fit && window_fits && (shape->calls == EA_CALLS_ANY || shape->calls == calls)) return shape;
   }
   return NULL;
 }

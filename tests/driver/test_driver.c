@@ -572,6 +572,38 @@ static void test_hopper_does_without_tma_where_rows_are_not_aligned(void **state
   close_plan(&o);
 }
 
+/* A kernel may leave out what the call does not ask for: which one it is follows from the problem. */
+static void test_hopper_has_kernels_for_kinds_of_call(void **state) {
+  (void)state;
+  const struct {
+    int32_t head_dim, head_dim_v, window_left, temperature_len;
+    double logit_cap, k_scale, v_scale;
+    const char *kernel;
+  } chosen[] = {
+      {64, 64, 0, 0, 0, 1, 1, "hopper_d64_bf16"},         {64, 64, 1024, 0, 30, 1, 1, "hopper_d64s_bf16"},
+      {40, 8, 0, 0, 0, 1, 1, "hopper_d64_bf16"},          {96, 96, 0, 0, 0, 1, 1, "hopper_d96_bf16"},
+      {80, 96, 0, 0, 0, 1, 0.5, "hopper_d96_bf16"},       {128, 128, 128, 0, 0, 1, 1, "hopper_d128_bf16"},
+      {128, 128, 0, 512, 0, 1, 1, "hopper_d128s_bf16"},   {128, 128, 0, -1, 0, 1, 1, "hopper_d128_bf16"},
+      {128, 64, 0, 0, 0, 2, 1, "hopper_d128s_bf16"},      {192, 128, 0, 0, 0, 1, 1, "hopper_d192x128_bf16"},
+      {160, 128, 0, 0, 0, 1, 3, "hopper_d192x128s_bf16"}, {192, 192, 0, 0, 50, 1, 1, "hopper_d192_bf16"},
+      {256, 256, 0, 0, 0, 1, 1, "hopper_d256_bf16"},      {256, 256, 4096, 0, 50, 1, 1, "hopper_d256w_bf16"},
+      {256, 256, 4097, 0, 50, 1, 1, "hopper_d256_bf16"},
+  };
+  for (size_t i = 0; i < sizeof chosen / sizeof chosen[0]; i++) {
+    ea_problem problem = small_problem();
+    problem.head_dim = chosen[i].head_dim;
+    problem.head_dim_v = chosen[i].head_dim_v;
+    problem.window_left = chosen[i].window_left;
+    problem.xai_temperature_len = chosen[i].temperature_len;
+    problem.logit_cap = chosen[i].logit_cap;
+    problem.k_scale = chosen[i].k_scale;
+    problem.v_scale = chosen[i].v_scale;
+    ea_plan_info info = {.struct_size = sizeof info};
+    assert_int_equal(ea_plan_for_arch("sm_90", &problem, NULL, &info), EA_OK);
+    assert_string_equal(info.kernel, chosen[i].kernel);
+  }
+}
+
 static void test_hopper_refuses_kinds_of_call_it_has_no_way_for(void **state) {
   (void)state;
   const struct {
@@ -832,6 +864,7 @@ int main(void) {
       DRIVER_TEST(test_hopper_orders_the_work_of_several_sequences),
       DRIVER_TEST(test_hopper_stages_what_the_workspace_has_room_for),
       DRIVER_TEST(test_hopper_does_without_tma_where_rows_are_not_aligned),
+      DRIVER_TEST(test_hopper_has_kernels_for_kinds_of_call),
       DRIVER_TEST(test_hopper_refuses_kinds_of_call_it_has_no_way_for),
       DRIVER_TEST(test_a_refused_launch_is_reported),
       DRIVER_TEST(test_host_copies_of_the_indptr_are_checked),

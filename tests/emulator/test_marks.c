@@ -48,6 +48,9 @@ static void make_case(const shape *s, ea_slot_order slots, ea_case *c) {
   options.window_left = -1;
   options.causal = EA_YES;
   options.custom_mask = options.skip_prefix = options.skip_extend = options.strided = EA_NO;
+  options.xai_temperature_len = -1;
+  options.k_scale = options.v_scale = 1.0;
+  options.logit_cap = slots == EA_SLOTS_ORDERED ? -1.0 : 20.0; /* plain calls and others have kernels apart */
   ea_spec_random(&options, &spec);
   spec.slot_order = slots;
   if (ea_spec_build(&spec, c) != EA_OK) fail_msg("%s", ea_last_error());

@@ -115,6 +115,12 @@ static void draw_long_walks(const int32_t *dims, ea_way way, ea_spec *spec) {
   options.num_kv_heads = 1;
   options.skip_prefix = options.skip_extend = EA_NO;
   options.custom_mask = EA_NO;
+  if (way == BY_ANY_WAY) options.logit_cap = 20.0; /* kernels for scaled calls, and those for plain ones */
+  if (way == BY_FASTEST) {
+    options.logit_cap = -1.0;
+    options.xai_temperature_len = -1;
+    options.k_scale = options.v_scale = 1.0;
+  }
   if (way != BY_ANY_WAY) {
     options.strided = EA_NO;
     options.cache_dtype = way == BY_FASTEST ? options.dtype : EA_E4M3;

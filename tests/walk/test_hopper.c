@@ -66,7 +66,8 @@ static void test_row_blocks(void **state) {
   }
 }
 
-#define SHAPE(name, d, dv, wg, n, consumer_registers, producer_registers, window) {#name, d, dv, wg, n, window},
+#define SHAPE(name, d, dv, wg, n, consumer_registers, producer_registers, window, calls)                               \
+  {#name, d, dv, wg, n, window, calls},
 static const ea_hopper_shape shapes[] = {EA_HOPPER_SHAPES(SHAPE)};
 
 static void test_shared_memory(void **state) {
@@ -91,7 +92,7 @@ static void test_shared_memory(void **state) {
 }
 
 /* What setmaxnreg shares out is what the block has at its start. */
-#define REGISTERS(name, d, dv, wg, n, consumer_registers, producer_registers, window)                                  \
+#define REGISTERS(name, d, dv, wg, n, consumer_registers, producer_registers, window, calls)                           \
   {128 * ((wg) + 1), 128 * ((wg) * (consumer_registers) + (producer_registers))},
 static void test_registers(void **state) {
   (void)state;

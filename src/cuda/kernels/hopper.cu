@@ -40,6 +40,7 @@
 #define CONSUMERS EA_SHAPE_CONSTANT(_WG)
 #define CONSUMER_REGISTERS EA_SHAPE_CONSTANT(_CONSUMER_REGISTERS)
 #define PRODUCER_REGISTERS EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS)
+#define CALLS ((ea_hopper_calls)EA_SHAPE_CONSTANT(_CALLS))
 #define TILE_M (CONSUMERS * 64)
 #define STEP_KEYS TILE_N
 #define FEEDERS 128 /* threads that gather a tile */
@@ -48,9 +49,6 @@
 /* Whether registers suffice for the probabilities of two tiles: then a tile's exponentials run beside the product of
  * the one before. */
 #define TWO_P (DIM_V <= 192)
-/* Whether calls whose scores or values are scaled have a body apart, so that the other one has no instructions to skip.
- * What that gave at D = 64 and 128: docs/hopper.md. */
-#define SCALED_APART (DIM <= 64)
 /* Likewise for what a warp knows of its item and of itself: read anew at each use otherwise. */
 #define KEEPS_ITEM (DIM != 192)
 /* Likewise for a loop apart where tiles may be gathered: the other one has no instruction for them. */
@@ -93,7 +91,7 @@ static_assert(TILE_N <= 128, "the bits of a custom mask are 32");
 static_assert(SLICE_BYTES % 1024 == 0, "slices keep the swizzle's alignment");
 
 EA_DEVICE ea_hopper_shape shape_constants(void) {
-  const ea_hopper_shape shape = {0, DIM, DIM_V, CONSUMERS, TILE_N, 0};
+  const ea_hopper_shape shape = {0, DIM, DIM_V, CONSUMERS, TILE_N, 0, EA_CALLS_ANY};
   return shape;
 }
 
@@ -540,10 +538,6 @@ EA_DEVICE bool is_scaled(const ea_hopper_launch &launch) {
   return launch.scores.transformed || launch.scores.k_scale != 1.0f || launch.scores.v_scale != 1.0f;
 }
 
-/* Which calls a body is for. */
-typedef enum { EA_PLAIN, EA_SCALED, EA_EITHER } ea_scaling;
-
-template <ea_scaling SCALING>
 EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_places at) {
   /* What follows from the thread's number is worked out anew at each use: the products need every register. */
   const int tid_once = read_tid();
@@ -554,9 +548,9 @@ EA_DEVICE void consume(const ea_call &call, const ea_hopper_launch &launch, ea_p
   };
   const uint32_t stages = (uint32_t)launch.scores.stages;
   const uint32_t q = at.q + (uint32_t)(warpgroup * 64 * EA_HOPPER_SLICE_BYTES);
-  const auto v_scaled = [&]() { return SCALING != EA_PLAIN && read_anew(launch.scores.v_scale != 1.0f) != 0; };
+  const auto v_scaled = [&]() { return CALLS != EA_CALLS_PLAIN && read_anew(launch.scores.v_scale != 1.0f) != 0; };
   const auto scaled = [&]() {
-    return SCALING == EA_SCALED || (SCALING == EA_EITHER && read_anew(is_scaled(launch)) != 0);
+    return CALLS == EA_CALLS_SCALED || (CALLS == EA_CALLS_ANY && read_anew(is_scaled(launch)) != 0);
   };
   float o[DIM_V / 2], s[TILE_N / 2];
   uint32_t p[TILE_N / 4], p_next[TILE_N / 4];
@@ -780,12 +774,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     produce(call, launch, at, work);
   } else {
     setmaxnreg_inc(CONSUMER_REGISTERS);
-    if constexpr (!SCALED_APART) {
-      consume<EA_EITHER>(call, launch, at);
-    } else if (is_scaled(launch)) {
-      consume<EA_SCALED>(call, launch, at);
-    } else {
-      consume<EA_PLAIN>(call, launch, at);
-    }
+    consume(call, launch, at);
   }
 }
