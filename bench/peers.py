@@ -14,11 +14,13 @@ Peers, each left out with a reason where it is not installed or cannot do a shap
     flashinfer                  FlashInfer's batch prefill
 
 Every peer's output is compared with ours. The peers take turns: in each of --rounds every one has
---warm-up runs and then --repeats runs that count, since a GPU that gets warm, or draws more than its
-power limit, slows down, and should do so for all of them. Times are medians of the runs of all
-rounds, by CUDA events, over rotating copies of the tensors so that no run finds its input in the
-L2 cache. The GPU is kept busy while runs are enqueued, and a peer whose call takes the host more
-than a millisecond runs as a captured graph where that can be: times are the GPU's, not the host's.
+--warm-up runs and then --repeats runs that count. Before each turn the GPU rests for --pause seconds:
+work near its power limit slows it down within tenths of a second (an H200 at head dimension 256 from
+5.1 ms to 6.0, ours and FlashAttention-3 alike), so that otherwise a peer's time depends on who had the
+turn before it, and a slow one is a rest for the next. Times are medians of the runs of all rounds,
+by CUDA events, over rotating copies of the tensors so that no run finds its input in the L2 cache. The
+GPU is kept busy while runs are enqueued, and a peer whose call takes the host more than a millisecond
+runs as a captured graph where that can be: times are the GPU's, not the host's.
 The shapes come from `extattn bench SUITE --list`. The record is written after each case.
 
 On a CPU (--device cpu) the peers are torch: its attention where it does the shape, and a sequence
@@ -796,6 +798,8 @@ def check_and_measure(peer, case, sets, args, reference):
     del out
     row |= peer.details()
     if gpu:
+        torch.cuda.synchronize()
+        time.sleep(args.pause)
         row |= measure_on_gpu(peer.run, len(sets), args.warm_up, args.repeats, getattr(peer, "captures", True))
     else:
         row |= measure_on_cpu(peer.run, args.warm_up, args.repeats)
@@ -982,12 +986,17 @@ def parse():
     parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: all")
     parser.add_argument("--rounds", type=int, default=4, help="the peers take turns, so often")
     parser.add_argument("--warm-up", type=int, default=2, help="runs before those that count, in each round")
+    parser.add_argument("--pause", type=float, default=0.25, help="seconds of rest before each turn, on a GPU")
     parser.add_argument("--repeats", type=int, default=4, help="runs that count, in each round")
     parser.add_argument("--quick", action="store_true", help="fewer shapes, within a minute")
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--compile-case", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.pause < 0:
+        parser.error(f"--pause: found {args.pause}, allowed 0 or more")
+    if args.device == "cpu":
+        args.pause = 0.0
     args.suite = args.suite or ["cpu" if args.device == "cpu" else "seed"]
     args.library, args.command = args.library.resolve(), args.command.resolve()
     return args
@@ -1041,8 +1050,8 @@ def head_of(args, info, found_versions):
         "device": {"name": info.name.decode(), "arch": info.arch.decode(), "threads": info.num_threads},
         "driver": driver_text() if args.device == "cuda" else None,
         "versions": found_versions,
-        "method": {"rounds": args.rounds, "warm_up": args.warm_up, "repeats": args.repeats, "statistic": "median",
-                   "clock": "CUDA events" if args.device == "cuda" else "host"},
+        "method": {"rounds": args.rounds, "pause_s": args.pause, "warm_up": args.warm_up, "repeats": args.repeats,
+                   "statistic": "median", "clock": "CUDA events" if args.device == "cuda" else "host"},
         "shrink": args.shrink,
         "cases": [],
     }  # fmt: skip

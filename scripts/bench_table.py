@@ -67,9 +67,10 @@ def origin(record, device, threads):
     versions = ", ".join(f"{k} {v}" for k, v in record.get("versions", {}).items() if k not in ("extattn", "python"))
     rounds = method.get("rounds", 1)
     turns = f" in each of {rounds} turns" if rounds > 1 else ""
+    rested = f", rested {method['pause_s']:g} s before each" if method.get("pause_s") else ""
     return (
         f"{where}; {record['date'][:10]}, commit {record.get('commit', 'unknown')[:12]}; "
-        f"median of {method['repeats']} after {method['warm_up']}{turns} by {method['clock']}"
+        f"median of {method['repeats']} after {method['warm_up']}{turns}{rested} by {method['clock']}"
         + (f"; {versions}" if versions else "")
     )
 

@@ -214,6 +214,23 @@ def test_rounds_are_one_row(peers):
     assert peers.with_round_before(wrong, both, case) is wrong
 
 
+def test_a_turn_on_a_gpu_begins_with_a_rest(peers, monkeypatch):
+    done = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("through"))
+    monkeypatch.setattr(peers, "time", types.SimpleNamespace(sleep=done.append))
+
+    def measured(*_):
+        done.append("measured")
+        return peers.summary([1.0])
+
+    monkeypatch.setattr(peers, "measure_on_gpu", measured)
+    case = case_of(peers)
+    sets = [peers.make_tensors(case, "cpu", 0)]
+    args = types.SimpleNamespace(device="cuda", warm_up=0, repeats=1, pause=0.5)
+    peers.check_and_measure(peers.loop_peer(case, sets), case, sets, args, None)
+    assert done[-3:] == ["through", 0.5, "measured"]
+
+
 @pytest.mark.parametrize(("call_ms", "graph"), [(0.1, None), (3, True), (3, "no: not in a graph")])
 def test_calls_that_are_slow_on_the_host_are_captured(peers, monkeypatch, call_ms, graph):
     slept = []
