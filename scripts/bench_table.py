@@ -219,7 +219,7 @@ def performance(folder):
     parts = ["A shape is type, head dimension, query/key-value heads, sequences x (prefix + new) tokens. "
              "Peers ran in the same process on the same tensors; \"2.00x\" is twice our time. "
              "Times are those of the commit under a table, and kernels may have changed since. A GPU's clock follows "
-             "its load and heat: the same shape differs by up to a tenth from table to table, so compare within one."]  # fmt: skip
+             "its load and heat: the same shape differs by up to a tenth from table to table, and within one whose turns begin without a rest."]  # fmt: skip
     for (kind, suite, _, _), (_, text, source, path) in found:
         beside, _, family = kind.partition(" ")
         of = f", the {family} kernels beside others" if family else ", beside others"
