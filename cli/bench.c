@@ -110,7 +110,7 @@ static const struct argp argp = {
     parse_option,
     "SUITE",
     "Measures a suite of shapes at pipeline depths 1, 2, 3 and automatic (or at --stages), and compares the bits of "
-    "their results.\v"
+    "their results. A GPU rests before each measurement.\v"
     "Example:\n"
     "  extattn bench seed --json seed.json --plot seed.svg",
     children,
@@ -204,6 +204,9 @@ json_t *ea_bench_head_json(const ea_bench_args *args, const ea_device_info *devi
                            args->suite_name, "version", ea_version(), "date", ea_json_date(), "device",
                            device_json(device), "method", "warm_up", args->method.warm_up, "repeats",
                            args->method.repeats, "clock", device->device == EA_DEVICE_CPU ? "host" : "CUDA events");
+  if (device->device == EA_DEVICE_CUDA && strcmp(args->suite_name, "replay") != 0) {
+    json_object_set_new(json_object_get(root, "method"), "pause_s", json_real(EA_BENCH_PAUSE_MS / 1000.0));
+  }
   if (args->commit) json_object_set_new(root, "commit", json_string(args->commit));
   if (args->shrink > 1) json_object_set_new(root, "shrink", json_integer(args->shrink));
   json_object_set_new(

@@ -14,6 +14,9 @@ typedef struct ea_bench_method {
 } ea_bench_method;
 
 #define EA_BENCH_MAX_REPEATS 1000
+/* A GPU's rest before what is measured: near its power limit it slows down within tenths of a second, and a row would
+ * depend on the rows before it (docs/hopper.md, "Short calls", has numbers). */
+#define EA_BENCH_PAUSE_MS 250
 
 /* What is asked for. */
 typedef struct ea_bench_args {

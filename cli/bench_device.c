@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "bench.h"
 #include "check/random.h"
@@ -62,6 +63,7 @@ static ea_status repeat_on_gpu(ea_context *context, ea_bench_method method, ea_b
   if (!events) return ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for %d events", num_events);
   ea_status status = EA_OK;
   for (int i = 0; i < num_events && status == EA_OK; i++) status = ea_event_create(context, &events[i]);
+  nanosleep(&(struct timespec){.tv_nsec = EA_BENCH_PAUSE_MS * 1000000L}, NULL); /* nothing is under way */
   if (status == EA_OK) status = enqueue_repeats(context, method, work, user, events);
   for (int i = 0; i < method.repeats && status == EA_OK; i++) {
     float elapsed_ms = 0;
