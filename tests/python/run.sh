@@ -10,7 +10,7 @@
 # the tests are skipped.
 set -euo pipefail
 source=$(cd "$(dirname "$0")/../.." && pwd)
-venv=$1 command=$2
+venv=$(realpath -m "$1") command=$(realpath "$2") # from anywhere
 shift 2
 
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
