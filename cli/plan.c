@@ -20,11 +20,13 @@ typedef struct plan_row {
   char error[512];
 } plan_row;
 
-enum { KEY_ARCH = 'a', KEY_JSON = 'j' };
+enum { KEY_ARCH = 'a', KEY_JSON = 'j', KEY_WINDOW = 0x1000, KEY_CAP };
 
 static const struct argp_option options[] = {
     {"arch", KEY_ARCH, "all|sm_80|sm_86|sm_89|sm_90|sm_100|sm_120", 0, "Architecture (all)", 0},
     {"json", KEY_JSON, NULL, 0, "Print JSON instead of a table", 0},
+    {"window", KEY_WINDOW, "W", 0, "Sliding window: W tokens to the left", 0},
+    {"cap", KEY_CAP, "C", 0, "Scores are capped: C * tanh(score / C)", 0},
     {0},
 };
 
@@ -40,6 +42,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     return 0;
   case KEY_JSON:
     args->json = true;
+    return 0;
+  case KEY_WINDOW:
+    args->problem.window_left = (int32_t)ea_arg_int(state, "--window", arg, 1, INT32_MAX);
+    return 0;
+  case KEY_CAP:
+    args->problem.logit_cap = ea_arg_double(state, "--cap", arg, 0, false);
     return 0;
   case ARGP_KEY_ARG:
     argp_error(state, "unexpected argument '%s'", arg);

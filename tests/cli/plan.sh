@@ -48,6 +48,13 @@ refuse 2 'arch: found .*sm_75.*, allowed sm_80' "$extattn" plan --head-dim 128 -
 refuse 2 'head_dim_v: found 64' "$extattn" plan --head-dim 32 --head-dim-v 64 --shared-kv
 refuse 2 'cache_dtype: found f16' "$extattn" plan --head-dim 32 --cache-dtype f16
 refuse 3 'family: found hopper' "$extattn" plan --head-dim 128 --device cpu --family hopper
+# What else a kernel depends on.
+expect 0 ' hopper_d256_bf16 ' "$extattn" plan --head-dim 256 --arch sm_90
+expect 0 ' hopper_d256w_bf16 ' "$extattn" plan --head-dim 256 --arch sm_90 --window 1024
+expect 0 ' hopper_d128_bf16 ' "$extattn" plan --head-dim 128 --arch sm_90
+expect 0 ' hopper_d128s_bf16 ' "$extattn" plan --head-dim 128 --arch sm_90 --cap 30
+refuse 2 'cap: found .*0.*, allowed' "$extattn" plan --head-dim 128 --cap 0
+refuse 2 'window: found .*0.*, allowed' "$extattn" plan --head-dim 128 --window 0
 expect 2 '--head-dim is missing' "$extattn" plan
 expect 2 "unexpected argument '128'" "$extattn" plan 128
 finish
