@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check/extremes.h"
 #include "check/generate.h"
 #include "check/layout.h"
 #include "check/random.h"
@@ -120,14 +121,20 @@ typedef struct kind {
   int32_t heads, width;
   ea_dtype round_to;
   double gain; /* of a cache, see ea_spec_cache_gain */
+  bool cached;
 } kind;
 
 static void token_numbers(const ea_spec *spec, kind of, uint64_t id, int32_t position, double *numbers) {
   const int32_t n = of.heads * of.width;
   ea_rng rng = ea_rng_of(ea_mix3(spec->seed ^ ea_mix((uint64_t)of.stream), id, (uint64_t)position));
-  ea_rng_normal(&rng, numbers, n);
+  if (spec->extreme && of.stream != TOKEN_V) {
+    ea_extremes_numbers(spec, of.stream == TOKEN_Q, of.cached, &rng, numbers);
+    of.gain = 1.0;
+  } else {
+    ea_rng_normal(&rng, numbers, n);
+  }
   const uint64_t chance = ea_mix3(spec->seed ^ ea_mix(TOKEN_PEAK), id, (uint64_t)position);
-  const double factor = of.stream == TOKEN_K && chance % 16 == 0 ? of.gain * spec->peak : of.gain;
+  const double factor = of.stream == TOKEN_K && chance % 16 == 0 && !spec->extreme ? of.gain * spec->peak : of.gain;
   for (int32_t i = 0; i < n; i++) numbers[i] = rounded(numbers[i] * factor, of.round_to);
   poison(spec, of.part, id, position, of.width, numbers);
 }
@@ -154,8 +161,8 @@ static void write_key(builder *b, int32_t seq, int32_t j, const view *k, const v
   const uint64_t id = ea_spec_token_id(&spec->seqs[seq], j);
   const bool cached = j < spec->seqs[seq].prefix, unseen = spec->hostile && !b->seen[seq][j];
   const ea_dtype round_to = cached ? spec->cache_round_to : spec->round_to;
-  kind keys = {TOKEN_K, EA_POISON_K, problem->num_kv_heads, problem->head_dim, round_to, 1.0};
-  kind values = {TOKEN_V, EA_POISON_V, problem->num_kv_heads, b->head_dim_v, round_to, 1.0};
+  kind keys = {TOKEN_K, EA_POISON_K, problem->num_kv_heads, problem->head_dim, round_to, 1.0, cached};
+  kind values = {TOKEN_V, EA_POISON_V, problem->num_kv_heads, b->head_dim_v, round_to, 1.0, cached};
   if (cached) {
     keys.gain = ea_spec_cache_gain(spec, problem->k_scale);
     values.gain = ea_spec_cache_gain(spec, problem->v_scale);
@@ -185,7 +192,7 @@ static void write_query(builder *b, int32_t seq, int32_t i, const view *q, int64
   const ea_problem *problem = &b->spec->problem;
   const int32_t position = b->spec->seqs[seq].prefix + i;
   const uint64_t id = ea_spec_token_id(&b->spec->seqs[seq], position);
-  const kind queries = {TOKEN_Q, EA_POISON_Q, problem->num_q_heads, problem->head_dim, b->spec->round_to, 1.0};
+  const kind queries = {TOKEN_Q, EA_POISON_Q, problem->num_q_heads, problem->head_dim, b->spec->round_to, 1.0, false};
   token_numbers(b->spec, queries, id, position, b->numbers);
   if (b->spec->hostile && !row_sees_something(b->spec, seq, i)) {
     fill_hostile(q->dtype, (int64_t)problem->num_q_heads * problem->head_dim, b->numbers);

@@ -2,9 +2,11 @@
  * feature has its own stream of random numbers, so that fixing one leaves the others. */
 #include "check/generate.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "check/extremes.h"
 #include "check/random.h"
 
 /* Names of the streams. */
@@ -19,7 +21,8 @@ enum {
   DRAW_MASK,
   DRAW_SCORES,
   DRAW_LAYOUT,
-  DRAW_CONTENTS
+  DRAW_CONTENTS,
+  DRAW_EXTREMES
 };
 
 static ea_rng stream(const ea_gen_options *options, uint64_t name) {
@@ -228,6 +231,23 @@ static void draw_contents(const ea_gen_options *options, ea_spec *spec) {
   spec->peak = choose(&rng, options->normal, 70) ? 1.0 : 6.0;
 }
 
+static double power_of_ten(ea_rng *rng, double low, double high) {
+  return pow(10.0, low + (high - low) * ea_rng_uniform(rng));
+}
+
+static void draw_extremes(const ea_gen_options *options, ea_spec *spec) {
+  ea_problem *problem = &spec->problem;
+  ea_rng rng = stream(options, DRAW_EXTREMES);
+  spec->extreme = choose(&rng, options->extreme, 10);
+  if (problem->shared_kv && options->extreme != EA_YES) spec->extreme = false;
+  ea_extremes_draw(&rng, spec);
+  /* Caps far away, too: scores then come out as they went in. */
+  const bool far = ea_rng_percent(&rng, 30);
+  const double far_cap = power_of_ten(&rng, 2.0, 30.0), any_cap = power_of_ten(&rng, -2.0, 30.0);
+  if (options->logit_cap != 0.0 || problem->logit_cap == 0.0) return;
+  if (spec->extreme || far) problem->logit_cap = spec->extreme ? any_cap : far_cap;
+}
+
 void ea_spec_random(const ea_gen_options *options, ea_spec *spec) {
   memset(spec, 0, sizeof *spec);
   spec->problem = (ea_problem)EA_PROBLEM_INIT;
@@ -240,6 +260,7 @@ void ea_spec_random(const ea_gen_options *options, ea_spec *spec) {
   draw_scores(options, &spec->problem);
   draw_layout(options, spec);
   draw_contents(options, spec);
+  draw_extremes(options, spec);
   spec->round_to = spec->problem.dtype;
   spec->cache_round_to = spec->problem.cache_dtype ? spec->problem.cache_dtype : spec->problem.dtype;
 }
@@ -330,6 +351,7 @@ void ea_spec_describe(const ea_spec *spec, char *text, size_t n) {
   if (spec->misalign) fprintf(stream, " +%d", spec->misalign);
   if (spec->hostile) fputs(", hostile", stream);
   if (spec->peak != 1.0) fputs(", peaks", stream);
+  if (spec->extreme) fprintf(stream, ", extreme: q 2^%d, k 2^%d", spec->q_exponent, spec->k_exponent);
   fprintf(stream, ", %d sequences:", spec->num_seqs);
   for (int32_t b = 0; b < spec->num_seqs; b++) {
     const ea_spec_seq *seq = &spec->seqs[b];

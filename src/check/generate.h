@@ -50,6 +50,7 @@ typedef struct ea_gen_options {
   ea_choice hostile; /* NaN and Inf wherever no row may look */
   ea_choice strided; /* views with gaps, other orders of dimensions, odd addresses */
   ea_choice normal;  /* yes: q, k and v are standard normal; no: a few keys outweigh the others */
+  ea_choice extreme; /* logits of any size (check/extremes.h); values standard normal, and not those of the keys */
 } ea_gen_options;
 
 #define EA_GEN_MAX_WORK 16000000
@@ -107,9 +108,11 @@ typedef struct ea_spec {
   bool v_from_k;          /* v is the first Dv columns of k (always so with shared_kv) */
   bool window_kv_offsets; /* given */
   bool hostile;
-  bool slots_apart;    /* shared tokens have slots of their own in every sequence */
-  bool empty_pool;     /* no cache at all when no sequence has a prefix */
-  double peak;         /* one key in sixteen is larger by this factor; 1: all are standard normal */
+  bool slots_apart; /* shared tokens have slots of their own in every sequence */
+  bool empty_pool;  /* no cache at all when no sequence has a prefix */
+  double peak;      /* one key in sixteen is larger by this factor; 1: all are standard normal */
+  bool extreme;     /* q and k as in check/extremes.h, with these exponents */
+  int32_t q_exponent, k_exponent;
   double mask_density; /* share of ones in most rows of the custom mask */
   ea_layout q_layout, kv_layout, cache_layout, out_layout, lse_layout;
   ea_slot_order slot_order;

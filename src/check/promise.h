@@ -12,6 +12,7 @@ void ea_aim_accuracy(ea_gen_options *options);
 void ea_aim_refusal(ea_gen_options *options);
 void ea_aim_merge(ea_gen_options *options);
 void ea_aim_shared_kv(ea_gen_options *options);
+void ea_aim_extremes(ea_gen_options *options);
 void ea_aim_nothing(ea_gen_options *options);
 void ea_check_written(const ea_subject *subject, const ea_spec *spec, ea_verdict *verdict);
 void ea_check_unseen(const ea_subject *subject, const ea_spec *spec, ea_verdict *verdict);

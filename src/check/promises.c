@@ -15,6 +15,7 @@ const ea_promise ea_promises[] = {
     {"bits", 3, "the same bits alone and in any batch, order, layout, cut, thread count and depth", ea_aim_bits,
      ea_check_bits},
     {"accuracy", 4, "close to float64 on standard normal input", ea_aim_accuracy, ea_check_accuracy},
+    {"extremes", 4, "close to float64 with logits of any size", ea_aim_extremes, ea_check_accuracy},
     {"refusal", 5, "bad input is refused by name, and nothing is written", ea_aim_refusal, ea_check_refusal},
     {"merge", 0, "prefix and new tokens apart, merged by lse, equal the whole", ea_aim_merge, ea_check_merge},
     {"shared_kv", 0, "values inside the keys equal values kept apart", ea_aim_shared_kv, ea_check_shared_kv},

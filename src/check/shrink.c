@@ -167,6 +167,11 @@ static bool without_peaks(ea_spec *spec, int32_t b) {
   return change_double(&spec->peak, 1.0);
 }
 
+static bool without_extremes(ea_spec *spec, int32_t b) {
+  (void)b;
+  return change_bool(&spec->extreme, false);
+}
+
 static bool plain_layout(ea_spec *spec, int32_t b) {
   (void)b;
   const bool plain = !spec->q_layout && !spec->kv_layout && !spec->cache_layout && !spec->out_layout &&
@@ -180,19 +185,15 @@ static bool plain_layout(ea_spec *spec, int32_t b) {
 
 /* What takes most away comes first. */
 static const reduction reductions[] = {
-    {false, drop_second_half}, {true, drop_seq},
-    {true, halve_extend},      {true, drop_prefix},
-    {true, halve_prefix},      {false, without_mask},
-    {false, without_window},   {false, without_sinks},
-    {false, without_cap},      {false, without_temperature},
-    {false, default_scale},    {false, without_k_scale},
-    {false, without_v_scale},  {false, causal},
-    {false, keep_prefix},      {false, keep_extend},
-    {false, cache_as_q},       {false, pages_of_one},
-    {false, not_hostile},      {false, without_peaks},
-    {false, plain_layout},     {true, unshare},
-    {false, one_head_a_group}, {false, one_group},
-    {false, halve_dims},       {true, shorten_extend},
+    {false, drop_second_half},    {true, drop_seq},       {true, halve_extend},
+    {true, drop_prefix},          {true, halve_prefix},   {false, without_mask},
+    {false, without_window},      {false, without_sinks}, {false, without_cap},
+    {false, without_temperature}, {false, default_scale}, {false, without_k_scale},
+    {false, without_v_scale},     {false, causal},        {false, keep_prefix},
+    {false, keep_extend},         {false, cache_as_q},    {false, pages_of_one},
+    {false, not_hostile},         {false, without_peaks}, {false, without_extremes},
+    {false, plain_layout},        {true, unshare},        {false, one_head_a_group},
+    {false, one_group},           {false, halve_dims},    {true, shorten_extend},
     {true, shorten_prefix},
 };
 enum { NUM_REDUCTIONS = sizeof reductions / sizeof reductions[0] };

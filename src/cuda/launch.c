@@ -162,6 +162,7 @@ static ea_portable_launch portable_launch_of(const ea_call *call, int32_t stages
                        pool_aligned(&call->v_cache, dim_v, call->cache_dtype),
       .out_aligned = tensor_aligned(&out, dim_v, call->dtype),
       .transformed = transformed,
+      .scale = (float)(transformed ? 1.0 : call->softmax_scale),
       .scale_log2 = (float)(transformed ? log2_e : call->softmax_scale * log2_e),
       .softmax_scale = (float)call->softmax_scale,
       .logit_cap = (float)call->logit_cap,

@@ -111,7 +111,8 @@ typedef struct ea_portable_launch {
   int32_t cache_aligned; /* and of the pool (8 bytes at a time for 8-bit types) */
   int32_t out_aligned;
   int32_t transformed; /* scores pass through a cap or a temperature, in natural units */
-  float scale_log2;    /* exp2's factor: log2(e), times softmax_scale where scores are not transformed */
+  float scale;         /* from a score to a logit: softmax_scale; 1 where scores are transformed */
+  float scale_log2;    /* the same to exp2's units: times log2(e) */
   float softmax_scale;
   float logit_cap; /* 0: none */
   float inv_logit_cap;

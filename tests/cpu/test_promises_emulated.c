@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "../core/cmocka_all.h"
+#include "../promises/known_logits.h"
 #include "check/promises.h"
 
 enum { FIRST_SEED = 1000, CASES = EA_CASES };
@@ -39,6 +40,18 @@ static void run_trial(void **state) {
   assert_int_equal(broken, 0);
 }
 
+static void run_known_logits(void **state) {
+  const trial *t = *state;
+  ea_context_options options = EA_CONTEXT_OPTIONS_INIT;
+  ea_plan_options plan = EA_PLAN_OPTIONS_INIT;
+  ea_context *context;
+  options.isa = t->isa;
+  plan.family = EA_FAMILY_CPU;
+  assert_int_equal(ea_context_create(&options, &context), EA_OK);
+  assert_true(check_known_logits(context, &plan) > 0);
+  ea_context_destroy(context);
+}
+
 int main(void) {
   enum { MAX_TRIALS = 64 };
   static trial trials[MAX_TRIALS];
@@ -49,11 +62,13 @@ int main(void) {
     return 77;
   }
   for (int isa = EA_ISA_AVX512; isa <= EA_ISA_AMX; ++isa) {
-    for (int p = 0; p < ea_num_promises && n < MAX_TRIALS; ++p, ++n) {
-      trials[n].promise = &ea_promises[p];
+    for (int p = 0; p <= ea_num_promises && n < MAX_TRIALS; ++p, ++n) {
+      const bool known = p == ea_num_promises;
+      trials[n].promise = known ? NULL : &ea_promises[p];
       trials[n].isa = (ea_isa)isa;
-      (void)snprintf(trials[n].name, sizeof trials[n].name, "%s %s", ea_isa_name((ea_isa)isa), ea_promises[p].name);
-      tests[n] = (struct CMUnitTest){trials[n].name, run_trial, NULL, NULL, &trials[n]};
+      (void)snprintf(trials[n].name, sizeof trials[n].name, "%s %s", ea_isa_name((ea_isa)isa),
+                     known ? "known logits" : ea_promises[p].name);
+      tests[n] = (struct CMUnitTest){trials[n].name, known ? run_known_logits : run_trial, NULL, NULL, &trials[n]};
     }
   }
   return _cmocka_run_group_tests("promises, emulated", tests, n, NULL, NULL);

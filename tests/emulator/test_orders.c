@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "../promises/known_logits.h"
 #include "check/promises.h"
 #include "check/runner.h"
 #include "extattn.h"
@@ -58,7 +59,7 @@ static int num_cases(void) {
 /* Small batches of every feature. The promise about bits runs every depth. */
 static void test_promises(void **state) {
   const int32_t *dims = *state;
-  static const char *const names[] = {"written", "unseen", "bits", "accuracy"};
+  static const char *const names[] = {"written", "unseen", "bits", "accuracy", "extremes"};
   int kept = 0;
   for (size_t p = 0; p < sizeof names / sizeof names[0]; p++) {
     const ea_promise *promise = ea_promise_find(names[p]);
@@ -162,6 +163,12 @@ static void test_the_order_does_not_matter(void **state) {
   }
 }
 
+static void test_known_logits(void **state) {
+  (void)state;
+  choose_order(0);
+  assert_true(check_known_logits(gpu.context, &gpu.plan) > 0);
+}
+
 static int run_family(void) {
   const int32_t(*dims)[2] = portable_dims;
   size_t count = sizeof portable_dims / sizeof portable_dims[0];
@@ -180,7 +187,8 @@ static int run_family(void) {
                                                         NULL, NULL, (void *)(uintptr_t)dims[i]};
     }
   }
-  return _cmocka_run_group_tests("orders", tests, 2 * count, NULL, NULL);
+  tests[2 * count] = (struct CMUnitTest)cmocka_unit_test(test_known_logits);
+  return _cmocka_run_group_tests("orders", tests, 2 * count + 1, NULL, NULL);
 }
 
 int main(int argc, char **argv) {

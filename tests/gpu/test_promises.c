@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../promises/known_logits.h"
 #include "support.h"
 
 /* How many cases a promise is held to, unless EXTATTN_GPU_CASES says otherwise. */
@@ -92,6 +93,11 @@ static void test_accuracy_of_measured_shapes(void **state) {
   assert_int_equal(kept, 16);
 }
 
+static void test_known_logits(void **state) {
+  (void)state;
+  assert_true(check_known_logits(gpu.context, &gpu.plan) > 0);
+}
+
 int test_promises(void) {
   struct CMUnitTest tests[64] = {{0}};
   size_t count = 0;
@@ -101,12 +107,13 @@ int test_promises(void) {
     tests[count] = (struct CMUnitTest){names[count], test_promise, NULL, NULL, (void *)&ea_promises[p]};
     count++;
   }
-  static const char *const by_dim[] = {"accuracy", "bits", "unseen", "written"};
+  static const char *const by_dim[] = {"accuracy", "extremes", "bits", "unseen", "written"};
   for (size_t i = 0; i < sizeof by_dim / sizeof by_dim[0]; i++) {
     snprintf(names[count], sizeof names[count], "head_dims_%s", by_dim[i]);
     tests[count] = (struct CMUnitTest){names[count], test_head_dims, NULL, NULL, (void *)ea_promise_find(by_dim[i])};
     count++;
   }
+  tests[count++] = (struct CMUnitTest)cmocka_unit_test(test_known_logits);
   tests[count++] = (struct CMUnitTest)cmocka_unit_test(test_accuracy_of_measured_shapes);
   return _cmocka_run_group_tests("promises", tests, count, NULL, NULL);
 }

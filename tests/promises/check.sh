@@ -6,7 +6,7 @@ cd "$work"
 
 small=(--device cpu --max-size 100000)
 expect 0 'seeds 7 to 9$' "$extattn" check "${small[@]}" --cases 3 --seed 7
-for promise in written unseen bits accuracy refusal merge shared_kv; do
+for promise in written unseen bits accuracy extremes refusal merge shared_kv; do
   expect 0 "^$promise +[1-5]? +2 +0 +0 " "$extattn" check "${small[@]}" --cases 2 --seed 1 --promise "$promise"
 done
 expect 0 '^bits +3 +1 +0 +0 ' "$extattn" check "${small[@]}" --cases 1 --promise 3 --family reference
@@ -18,7 +18,7 @@ expect 0 'written, seed 5: .*f16 cache e4m3, heads 6/2, D 40/24,' \
   --heads 6/2 --head-dim 40 --head-dim-v 24 --dtype f16 --cache-dtype e4m3
 
 expect 0 '' "$extattn" check "${small[@]}" --cases 2 --seed 3 --json
-json out 'd["seed"] == 3 and d["cases"] == 2 and len(d["promises"]) == 7'
+json out 'd["seed"] == 3 and d["cases"] == 2 and len(d["promises"]) == 8'
 json out 'all(p["kept"] == 2 and p["skipped"] == 0 and "broken" not in p for p in d["promises"])'
 
 # Nothing could be tried: that is not success.

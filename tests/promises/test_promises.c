@@ -7,6 +7,7 @@
 
 #include "../core/cmocka_all.h"
 #include "check/promises.h"
+#include "known_logits.h"
 
 /* Sanitizers make everything about ten times slower. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -97,20 +98,38 @@ static void run_trial(void **state) {
   assert_true(kept);
 }
 
+static void run_known_logits(void **state) {
+  const trial *t = *state;
+  ea_context_options options = EA_CONTEXT_OPTIONS_INIT;
+  ea_plan_options plan = EA_PLAN_OPTIONS_INIT;
+  options.isa = t->isa;
+  plan.family = t->family;
+  ea_context *context;
+  const ea_status status = ea_context_create(&options, &context);
+  if (status == EA_ERR_UNSUPPORTED) {
+    print_message("skipped: %s: %s\n", t->name, ea_last_error());
+    skip();
+  }
+  assert_int_equal(status, EA_OK);
+  assert_true(check_known_logits(context, &plan) > 0);
+  ea_context_destroy(context);
+}
+
 int main(void) {
   enum { MAX_TRIALS = 64 };
   static trial trials[MAX_TRIALS];
   static struct CMUnitTest tests[MAX_TRIALS];
   int n = 0;
   for (int isa = EA_ISA_AUTO; isa <= EA_ISA_AMX; isa++) {
-    for (int p = 0; p < ea_num_promises && n < MAX_TRIALS; p++, n++) {
+    for (int p = 0; p <= ea_num_promises && n < MAX_TRIALS; p++, n++) {
+      const bool known = p == ea_num_promises;
       trial *t = &trials[n];
-      t->promise = &ea_promises[p];
+      t->promise = known ? NULL : &ea_promises[p];
       t->family = isa == EA_ISA_AUTO ? EA_FAMILY_REFERENCE : EA_FAMILY_CPU;
       t->isa = (ea_isa)isa;
       snprintf(t->name, sizeof t->name, "%s %s", isa == EA_ISA_AUTO ? "reference" : ea_isa_name(t->isa),
-               t->promise->name);
-      tests[n] = (struct CMUnitTest){t->name, run_trial, NULL, NULL, t};
+               known ? "known logits" : t->promise->name);
+      tests[n] = (struct CMUnitTest){t->name, known ? run_known_logits : run_trial, NULL, NULL, t};
     }
   }
   /* cmocka's group function wants the array itself. */

@@ -21,6 +21,7 @@
 #ifndef EA_CPU_KERNELS_BLOCK_H
 #define EA_CPU_KERNELS_BLOCK_H
 
+#include "common/tanh.h"
 #include "cpu/kernels/kernel.h"
 
 /* The keys [first, end) of a tile are loaded, counted from the tile's own first key j0; what is
@@ -48,10 +49,10 @@ typedef struct block {
   float *p;        /* [STRIP][TILE_N] weights in the product's element */
   float *o;        /* [rows][dims.value_width] */
   float *row_sum;  /* [rows][VL]: sums of weights, a lane each */
-  float *row_max;  /* exponents of 2 are taken relative to this */
+  float *row_max;  /* the score that exponents are taken relative to */
   float *row_log2; /* to_log2 times the row's temperature */
   float *alpha;    /* [STRIP]: factor of what was summed before this tile */
-  float *peak;     /* [STRIP]: greatest score in this tile */
+  float *peak;     /* [STRIP]: greatest score in this tile, then row_max, or 0 where that is -Inf */
   float *stage;    /* [VL] rows of mixed type, converted */
   int32_t *seen;   /* [TILE_N]: the custom mask of one query, a word a key */
 } block;
@@ -59,6 +60,11 @@ typedef struct block {
 /* A maximum is left as it is until a score passes it by this much (as an exponent of 2): weights
  * then reach 2^8, and the sums seldom need rescaling. */
 #define EA_MAX_SLACK 8.0f
+
+/* Where there is an fma, an exponent is score * row_log2 - row_max * row_log2, the second product rounded, while that
+ * rounding is small beside 1; what is summed is relative to the rounded product then (shift_error). Above this limit
+ * (at 2^32 the rounding is up to 256: Inf, or nothing, comes out) it is (score - row_max) * row_log2. */
+#define FUSED_LIMIT (HAS_FMA ? 0x1p14f : 0.0f)
 
 #define EA_LOG2_E 1.44269504088896340736
 #define EA_LN_2 0.69314718055994530942
@@ -260,14 +266,16 @@ EA_INLINE void fetch_share(const block *b, const tile *t, int32_t part, int32_t 
 
 /* ---- scores to weights --------------------------------------------------------------- */
 
-EA_INLINE vf vf_tanh(vf y) {
+/* cap * tanh(s / cap), and just s where the cap is far away. */
+EA_INLINE vf vf_capped(vf s, vf cap, vf inv_cap) {
+  const vf y = vf_mul(s, inv_cap);
   const vf size = vf_abs(y);
   const vf square = vf_mul(y, y);
-  const vf small = vf_fma(vf_mul(y, square), EA_TANH_POLY(square), y);
+  const vf small = vf_fma(vf_mul(s, square), EA_TANH_POLY(square, vf_fma, vf_set1), s);
   /* from 10 on tanh is 1 in f32; in this order of operands NaN gets through */
   const vf bounded = vf_sub(vf_set1(0.0f), vf_max(vf_set1(-10.0f), vf_sub(vf_set1(0.0f), size)));
   const vf e = vf_exp2(vf_mul(bounded, vf_set1((float)(2.0 * EA_LOG2_E))));
-  const vf large = vf_sub(vf_set1(1.0f), vf_div(vf_set1(2.0f), vf_add(e, vf_set1(1.0f))));
+  const vf large = vf_mul(cap, vf_sub(vf_set1(1.0f), vf_div(vf_set1(2.0f), vf_add(e, vf_set1(1.0f)))));
   return vf_select(vm_gt(vf_set1(EA_TANH_SMALL), size), small, vf_copysign(large, y));
 }
 
@@ -286,10 +294,11 @@ static void scale_prefix(const block *b, const tile *t, float *s, span keys) {
 }
 
 static void cap_scores(const block *b, float *s, span keys) {
-  const vf inner = vf_set1((float)(b->call->softmax_scale / b->call->logit_cap));
+  const vf scale = vf_set1((float)b->call->softmax_scale);
   const vf cap = vf_set1((float)b->call->logit_cap);
+  const vf inv_cap = vf_set1((float)(1.0 / b->call->logit_cap));
   for (int32_t n = keys.first; n < keys.end; n += VL) {
-    vf_store(s + n, vf_mul(cap, vf_tanh(vf_mul(vf_load(s + n), inner))));
+    vf_store(s + n, vf_capped(vf_mul(vf_load(s + n), scale), cap, inv_cap));
   }
 }
 
@@ -352,31 +361,44 @@ static void find_peaks(const block *b, int32_t rows, span keys) {
   }
 }
 
+/* By how much (as an exponent of 2) what was summed is relative to more than max * log2. */
+EA_INLINE vf shift_error(vf max, vf log2) {
+  const vf shift = vf_mul(max, log2);
+  const vf error = vf_fma(vf_sub(vf_set1(0.0f), max), log2, shift);
+  return vf_select(vm_gt(vf_set1(FUSED_LIMIT), vf_abs(shift)), error, vf_set1(0.0f));
+}
+
 /* Moves the maxima where a peak asks for it, and what was summed before along with them. Peaks
  * become the base that a row's exponents are taken from. */
 static void move_maxima(const block *b, int32_t r0, int32_t rows) {
-  const vf none = vf_set1(-INFINITY);
+  const vf none = vf_set1(-INFINITY), zero = vf_set1(0.0f);
   for (int32_t r = 0; r < rows; r += VL) {
-    const vf before = vf_load(b->row_max + r0 + r);
-    const vf peak = vf_mul(vf_load(b->peak + r), vf_load(b->row_log2 + r0 + r));
-    const vf max = vf_select(vm_gt(peak, vf_add(before, vf_set1(EA_MAX_SLACK))), peak, before);
-    const vf base = vf_select(vm_gt(max, none), max, vf_set1(0.0f)); /* nothing seen so far */
-    vf_store(b->alpha + r, vf_exp2(vf_sub(before, base)));
+    const vf before = vf_load(b->row_max + r0 + r), peak = vf_load(b->peak + r), log2 = vf_load(b->row_log2 + r0 + r);
+    const vm grown = vm_gt(vf_mul(vf_sub(peak, before), log2), vf_set1(EA_MAX_SLACK));
+    const vf max = vf_select(grown, peak, before);
+    const vf base = vf_select(vm_gt(max, none), max, zero); /* nothing seen so far */
+    const vf error = vf_sub(shift_error(before, log2), shift_error(base, log2));
+    const vf moved = vf_exp2(vf_fma(vf_sub(before, base), log2, error));
+    vf_store(b->alpha + r, moved);
     vf_store(b->peak + r, base);
     vf_store(b->row_max + r0 + r, max);
   }
 }
 
-EA_INLINE void weigh_row(const block *b, const tile *t, int32_t r0, int32_t r, span keys, bool scaled) {
+EA_INLINE vf weight(vf score, vf factor, vf base, bool fused) {
+  return vf_exp2(fused ? vf_fma(score, factor, base) : vf_mul(vf_add(score, base), factor));
+}
+
+EA_INLINE void weigh_row_as(const block *b, const tile *t, int32_t r0, int32_t r, span keys, bool scaled, bool fused) {
   const float *s = b->s + (size_t)r * TILE_N;
   const vf factor = vf_set1(b->row_log2[r0 + r]);
-  const vf base = vf_set1(-b->peak[r]);
+  const vf base = vf_set1(fused ? -(b->peak[r] * b->row_log2[r0 + r]) : -b->peak[r]);
   const vf scale = vf_set1((float)b->call->v_scale);
   vf even = vf_set1(0.0f);
   vf odd = even;
   for (int32_t n = keys.first; n < keys.end; n += 2 * VL) {
-    vf x = vf_exp2(vf_fma(vf_load(s + n), factor, base));
-    vf y = vf_exp2(vf_fma(vf_load(s + n + VL), factor, base));
+    vf x = weight(vf_load(s + n), factor, base, fused);
+    vf y = weight(vf_load(s + n + VL), factor, base, fused);
     even = vf_add(even, x);
     odd = vf_add(odd, y);
     if (scaled) {
@@ -387,6 +409,15 @@ EA_INLINE void weigh_row(const block *b, const tile *t, int32_t r0, int32_t r, s
   }
   float *sum = b->row_sum + (size_t)(r0 + r) * VL;
   vf_store(sum, vf_fma(vf_load(sum), vf_set1(b->alpha[r]), vf_add(even, odd)));
+}
+
+EA_INLINE void weigh_row(const block *b, const tile *t, int32_t r0, int32_t r, span keys, bool scaled) {
+  const float shift = b->peak[r] * b->row_log2[r0 + r];
+  if (shift < FUSED_LIMIT && -shift < FUSED_LIMIT) {
+    weigh_row_as(b, t, r0, r, keys, scaled, true);
+  } else {
+    weigh_row_as(b, t, r0, r, keys, scaled, false);
+  }
 }
 
 static void weigh_strip(const block *b, const tile *t, int32_t r0, int32_t rows, span keys) {
@@ -486,8 +517,19 @@ typedef struct ending {
   float lse;
 } ending;
 
+/* A row's maximum as an exponent of 2, to more digits than a large one has in f32: it may be near a sink. */
+static double exact_max(const block *b, int32_t r) {
+  const float max = b->row_max[r], shift = max * b->row_log2[r];
+  if (fabsf(shift) < FUSED_LIMIT) return (double)shift;
+  const ea_call *call = b->call;
+  const int32_t position = b->item->view.prefix + ea_row_query(b->item->row_first + r, call->group);
+  const bool warm = call->xai_temperature_len > 0 && position > call->xai_temperature_len;
+  const double temperature = warm ? log2((double)position) / log2((double)call->xai_temperature_len) : 1.0;
+  return (double)max * (call->logit_cap > 0.0 ? 1.0 : call->softmax_scale) * temperature * EA_LOG2_E;
+}
+
 static ending end_row(const block *b, int32_t r, int64_t head) {
-  double max = (double)b->row_max[r];
+  double max = exact_max(b, r);
   double sum = (double)vf_hsum(vf_load(b->row_sum + (size_t)r * VL));
   double factor = 1.0;
   if (sum == 0.0 && !sees_any(b, r)) return (ending){1.0f, -INFINITY};

@@ -22,11 +22,4 @@
          (f), vf_set1(1.0f))
 #endif
 
-/* (tanh(y) - y) / y^3 as a polynomial in z = y^2, for y up to 0.625; relative error of tanh 4.4e-9. */
-#define EA_TANH_SMALL 0.625f
-#define EA_TANH_POLY(z)                                                                                                \
-  vf_fma(vf_fma(vf_fma(vf_fma(vf_set1(-0.00570498593f), (z), vf_set1(0.0206390861f)), (z), vf_set1(-0.0537397154f)),   \
-                (z), vf_set1(0.133314416f)),                                                                           \
-         (z), vf_set1(-0.333332807f))
-
 #endif

@@ -11,7 +11,7 @@
 #include "cpu/kernels/poly.h"
 
 /* 6 x 2 accumulators, two vectors of B and one of A: 15 of the 16 registers. */
-enum { VL = 8, MR = 6, NRV = 2 };
+enum { VL = 8, MR = 6, NRV = 2, HAS_FMA = 1 };
 
 typedef __m256 vf;
 typedef __m256 vm; /* all ones or all zeros a lane */

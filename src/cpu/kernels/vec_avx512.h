@@ -11,7 +11,7 @@
 #include "cpu/kernels/poly.h"
 
 /* 12 x 2 accumulators, two vectors of B and one of A: 27 of the 32 registers. */
-enum { VL = 16, MR = 12, NRV = 2 };
+enum { VL = 16, MR = 12, NRV = 2, HAS_FMA = 1 };
 
 typedef __m512 vf;
 typedef __mmask16 vm;

@@ -13,7 +13,7 @@
 #include "common/numeric.h"
 #include "cpu/kernels/poly.h"
 
-enum { VL = 4, MR = 4, NRV = 2 };
+enum { VL = 4, MR = 4, NRV = 2, HAS_FMA = 0 };
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vm __attribute__((vector_size(16)));

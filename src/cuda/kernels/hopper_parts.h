@@ -436,17 +436,17 @@ EA_DEVICE float tile_maximum(const float s[TILE_N / 2], int h) {
 }
 
 /* References for which the exponentials of a tile are in range: a row moves its own to its maximum so far if it
- * `must` (a function of the row alone, or the result would depend on its neighbours). factor: what follows for
- * the output so far. */
-EA_DEVICE void move_references(const float s[TILE_N / 2], ea_softmax *state, const bool must[2], float shift[2],
+ * `must` (a function of the row alone, or the result would depend on its neighbours). shift: for the exponentials of
+ * the scores as they then are; factor: what follows for the output so far. */
+EA_DEVICE void move_references(float (&s)[TILE_N / 2], ea_softmax *state, const bool must[2], float shift[2],
                                float factor[2], const ea_hopper_launch &launch) {
   const float scale = launch.scores.scale_log2;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     const float row_max = fmaxf(tile_maximum(s, h), state->reference[h]);
     const float reference = must[h] ? row_max : state->reference[h];
-    shift[h] = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
-    factor[h] = reference == state->reference[h] ? 1.0f : ex2_approx(state->reference[h] * scale - shift[h]);
+    shift[h] = shift_scores<TILE_N / 2>(s + h * 2, reference, scale);
+    factor[h] = reference == state->reference[h] ? 1.0f : reference_factor(state->reference[h], reference, scale);
     state->reference[h] = reference;
     state->row_sum[h] *= factor[h];
   }
@@ -456,13 +456,14 @@ EA_DEVICE void move_references(const float s[TILE_N / 2], ea_softmax *state, con
  * reference there is, and only where they grow out of range, or nothing was seen before, once more with a better
  * one. Any reference near the maximum gives the same quotient. Returns whether O so far has to be multiplied by
  * `factor`. */
-EA_DEVICE bool probabilities(uint32_t p[TILE_N / 4], const float s[TILE_N / 2], ea_softmax *state, float factor[2],
+EA_DEVICE bool probabilities(uint32_t p[TILE_N / 4], float (&s)[TILE_N / 2], ea_softmax *state, float factor[2],
                              const ea_hopper_launch &launch) {
   const float limit = launch.scores.sum_limit;
   const float scale = launch.scores.scale_log2;
-  float shift[2] = {state->reference[0] * scale, state->reference[1] * scale}, sum[2];
+  float shift[2] = {shift_of(state->reference[0], scale), shift_of(state->reference[1], scale)}, sum[2];
   exponentials<false>(p, s, shift, sum, launch, 0);
-  bool must[2] = {!(sum[0] <= limit), !(sum[1] <= limit)}; /* NaN too: -Inf of a key that is not seen, minus -Inf */
+  /* NaN too: -Inf of a key that is not seen, minus -Inf. */
+  bool must[2] = {!(sum[0] <= limit) || !is_fused(shift[0]), !(sum[1] <= limit) || !is_fused(shift[1])};
   const bool moved = __any_sync(0xffffffffu, must[0] || must[1]);
   if (__builtin_expect(moved, 0)) {
     must[0] = quad_any(must[0]);
@@ -588,7 +589,7 @@ EA_DEVICE void finish(const float o[WIDTH / 2], const float reference[2], const 
     const bool exists = r < item->rows;
     const int t = row_token(launch, r), head = item->first_head + r - t * call.group;
     const int64_t token = item->token0 + item->i0 + t;
-    const ea_row_end end = end_row(call, reference[h], launch.scores.scale_log2, sum[h], head, exists);
+    const ea_row_end end = end_row(call, launch.scores, reference[h], sum[h], head, exists);
     if (call.lse && exists && lane % 4 == 0 && first_column == 0) {
       call.lse[token * call.lse_token_stride + head * call.lse_head_stride] = end.lse;
     }

@@ -520,13 +520,13 @@ EA_DEVICE void add_sums(ea_places at, uint32_t told, uint32_t parity, uint32_t s
  * reference of the exponentials follows a row's maximum (over both tiles) only when that has grown by 2^slack:
  * any reference near it gives the same quotient. cached: keys from this thread's first that are of the prefix. */
 template <bool WITH_V_SCALE>
-EA_DEVICE void row_exponentials(float s[TILE_N / 2], int h, ea_softmax *state, const float maxima[2], float factor[2],
+EA_DEVICE void row_exponentials(float (&s)[TILE_N / 2], int h, ea_softmax *state, const float maxima[2], float factor[2],
                                 const ea_hopper_launch &launch, int cached) {
   const float scale = launch.scores.scale_log2;
   const bool grown = (maxima[h] - state->reference[h]) * scale > launch.scores.rescale_slack_log2;
   const float reference = grown ? maxima[h] : state->reference[h];
-  const float shift = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
-  factor[h] = grown ? ex2_approx(state->reference[h] * scale - shift) : 1.0f;
+  const float shift = shift_scores<TILE_N / 2>(s + h * 2, reference, scale);
+  factor[h] = grown ? reference_factor(state->reference[h], reference, scale) : 1.0f;
   state->reference[h] = reference;
   float sum[2] = {0.0f, 0.0f}; /* two chains: an addition waits for the one before */
 #pragma unroll
@@ -879,7 +879,7 @@ EA_DEVICE void consume_latent(const ea_call &call, const ea_hopper_launch &launc
       for (int h = 0; h < 2; h++) {
         const float scale = launch.scores.scale_log2;
         const bool grown = reference[h] > state.reference[h];
-        factor[h] = grown ? ex2_approx(state.reference[h] * scale - reference[h] * scale) : 1.0f;
+        factor[h] = grown ? reference_factor(state.reference[h], reference[h], scale) : 1.0f;
         state.reference[h] = reference[h];
         state.row_sum[h] *= factor[h];
       }

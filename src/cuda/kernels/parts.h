@@ -5,7 +5,9 @@
 
 #include <stdint.h>
 
+#include "common/tanh.h"
 #include "cuda/kernels/ptx.h"
+#include "cuda/kernels/reference.h"
 #include "plan/portable.h"
 #include "problem/call.h"
 
@@ -25,7 +27,7 @@
 #define CHUNK 8 /* 16-bit elements in 16 bytes, the unit of every shared-memory access */
 #define LOG2E 1.4426950408889634f
 #define LN2 0.6931471805599453f
-#define MINUS_INF __int_as_float(0xff800000)
+#define MINUS_INF EA_MINUS_INF
 
 /* What lies at a shared-memory address, read anew at each use, so that nothing of it stays in registers in
  * between: the products need them all. */
@@ -149,10 +151,13 @@ EA_DEVICE bool quad_any(bool x) {
   return (any | __shfl_xor_sync(0xffffffffu, any, 2)) != 0;
 }
 
+/* cap * tanh(s / cap), and just s where the cap is far away: relative error of a few f32 roundings. */
 EA_DEVICE float capped(float s, float cap, float inv_cap) {
-  /* tanh(x) = 1 - 2 / (1 + exp(2x)), absolute error of a few f32 roundings. */
-  const float e = ex2_approx(s * inv_cap * (2.0f * LOG2E));
-  return cap * (1.0f - __fdividef(2.0f, 1.0f + e));
+  const float y = s * inv_cap, square = y * y;
+  const float small = fmaf(s * square, EA_TANH_POLY(square, fmaf, ), s);
+  const float e = ex2_approx(y * (2.0f * LOG2E)); /* tanh(y) = 1 - 2 / (1 + exp(2y)), which cancels near 0 */
+  const float large = cap * (1.0f - __fdividef(2.0f, 1.0f + e));
+  return fabsf(y) < EA_TANH_SMALL ? small : large;
 }
 
 /* A score as the softmax takes it where there is a cap or a temperature. */
@@ -191,25 +196,32 @@ EA_DEVICE uint4 without_special(uint4 x) {
 
 /* ---- the end of a row ------------------------------------------------------------------------- */
 
-/* A row's denominator and maximum (log2 units) with its sink: what its output is to be multiplied by, and
- * its lse. A row that saw nothing has neither. */
+/* A row's denominator and reference with its sink: what its output is to be multiplied by, and its lse. A row that
+ * saw nothing has neither. */
 typedef struct ea_row_end {
   float factor, lse;
 } ea_row_end;
 
-EA_DEVICE ea_row_end end_row(const ea_call &call, float row_max, float scale_log2, float sum, int head, bool exists) {
-  const bool nothing = row_max == MINUS_INF;
-  float top = row_max * scale_log2, factor = 1.0f;
-  if (call.sinks && !nothing && exists) {
+/* sum: of the row's weights. What is large, a score or a sink, is compared in natural units, where it comes from. */
+EA_DEVICE ea_row_end end_row(const ea_call &call, const ea_portable_launch &launch, float reference, float sum, int head,
+                             bool exists) {
+  if (reference == MINUS_INF) return {0.0f, MINUS_INF};
+  const float error = shift_error(reference, launch.scale_log2);
+  float top = reference * launch.scale, log2_top = error, factor = 1.0f; /* the denominator: sum * e^top * 2^log2_top */
+  if (call.sinks && exists) {
     const float sink = call.sinks_dtype == EA_F32 ? ((const float *)call.sinks)[head]
                                                   : element_value(((const uint16_t *)call.sinks)[head]);
-    const float with_sink = fmaxf(top, sink * LOG2E);
-    factor = ex2_approx(top - with_sink);
-    sum = sum * factor + ex2_approx(sink * LOG2E - with_sink);
-    top = with_sink;
+    const float above = fmaf(fmaf(reference, launch.scale, -sink), LOG2E, error); /* of the row over its sink, log2 */
+    if (above >= 0.0f) {
+      sum += ex2_approx(-above);
+    } else {
+      factor = ex2_approx(above);
+      sum = fmaf(sum, factor, 1.0f);
+      top = sink;
+      log2_top = 0.0f;
+    }
   }
-  const ea_row_end end = {nothing ? 0.0f : __fdividef(factor, sum), nothing ? MINUS_INF : (top + __log2f(sum)) * LN2};
-  return end;
+  return {__fdividef(factor, sum), fmaf(log2_top + __log2f(sum), LN2, top)};
 }
 
 #endif

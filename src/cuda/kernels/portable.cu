@@ -650,8 +650,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
            * spared most of its rescaling. Decided a row at a time, by the row's own scores. */
           const bool grown = (tile_max[mi][h] - row_max[mi][h]) * scale > launch.rescale_slack_log2;
           const float m = grown ? tile_max[mi][h] : row_max[mi][h];
-          const float shift = m == MINUS_INF ? 0.0f : m * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
-          rescale[mi][h] = grown ? ex2_approx(row_max[mi][h] * scale - shift) : 1.0f;
+          const float shift = shift_scores<QK_NI * 4>(&scores[mi][0][h * 2], m, scale);
+          rescale[mi][h] = grown ? reference_factor(row_max[mi][h], m, scale) : 1.0f;
           row_max[mi][h] = m;
           float sum[2] = {0.0f, 0.0f}; /* two chains: an addition waits for the one before */
 #pragma unroll
@@ -841,7 +841,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         for (int n = 0; n < QK_WARPS_N; n++) sum += ld_shared_f32(stats + (n * TILE_M + row) * 4);
       }
       const int head = b->kv_head * group + row_head(b, row, group);
-      const ea_row_end end = end_row(call, row_max[mi][h], scale, sum, head, row < b->rows);
+      const ea_row_end end = end_row(call, launch, row_max[mi][h], sum, head, row < b->rows);
       factor_out[mi][h] = end.factor;
       if (call.lse && row < b->rows && lane % 4 == 0 && warp % QK_WARPS_N == 0) {
         const int64_t token = b->token0 + row_query(b, row, group);

@@ -207,6 +207,12 @@ EA_DEVICE float ex2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+/* A product that is rounded, whatever it is added to. */
+EA_DEVICE float mul_rn(float a, float b) {
+  float y;
+  asm("mul.rn.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
 /* The greater, NaN where either is. */
 EA_DEVICE float max_nan(float a, float b) {
   float y;

@@ -120,6 +120,9 @@ EA_DEVICE void bar_sync(int id, int threads) {
 EA_DEVICE float max_nan(float a, float b) {
   return a > b || a != a ? a : b;
 }
+EA_DEVICE float mul_rn(float a, float b) {
+  return a * b; /* without -ffp-contract=fast there is no fused form to fall into: g++ compiles the emulator for x86-64 */
+}
 EA_DEVICE float ex2_approx(float x) {
   const float y = exp2f(x);
   return y < 1.17549435e-38f ? 0.0f : y; /* ftz; a NaN stays */
