@@ -7,10 +7,11 @@
 #include "bench.h"
 #include "common/error.h"
 #include "cuda/memory.h"
+#include "files.h"
 #include "plot.h"
 
 enum {
-  KEY_JSON = 'j',
+  KEY_OUT = 'o',
   KEY_PLOT = 'p',
   KEY_REQUESTS = 'n',
   KEY_WARM_UP = 0x100,
@@ -31,11 +32,33 @@ static const struct argp_option options[] = {
      0},
     {"cublas", KEY_CUBLAS, "FILE", 0, "cuBLAS, for the ceiling (looked for by its usual names)", 0},
     {"commit", KEY_COMMIT, "HASH", 0, "What is measured, for the record", 0},
-    {"json", KEY_JSON, "FILE", 0, "Write the result as JSON (-: instead of the table)", 0},
-    {"plot", KEY_PLOT, "FILE.svg", 0, "Draw the result, with gnuplot", 0},
+    {"output", KEY_OUT, "FILE", 0, "Write the result as JSON (-: standard output, instead of the text)", 0},
+    EA_JSON_OPTION(0),
+    {"plot", KEY_PLOT, "FILE.svg|.png|.pdf", 0,
+     "Draw the result, with gnuplot (-: an SVG on standard output, instead of the text)", 0},
     {"list", KEY_LIST, NULL, 0, "Print the suite's shapes as JSON and measure nothing", 0},
     {0},
 };
+
+/* --list looks at the suite and --shrink, and prints JSON anyway. */
+static void refuse_idle(const struct argp_state *state, const ea_bench_args *args) {
+  static const char list[] = "beside --list", without[] = "without it";
+  const bool trace = !strcmp(args->suite_name, "replay"), recorded = args->json || args->out_path;
+  const ea_idle_option idle[] = {
+      {"trace", args->trace_path && !trace, "with another suite", "with suite replay"},
+      {"requests", args->max_requests && !trace, "with another suite", "with suite replay"},
+      {"output", args->out_path && args->list, list, without},
+      {"plot", args->plot_path && args->list, list, without},
+      {"commit", args->commit && args->list, list, without},
+      {"cublas", args->cublas_path && args->list, list, without},
+      {"warm-up", args->method.warm_up >= 0 && args->list, list, without},
+      {"repeats", args->method.repeats >= 0 && args->list, list, without},
+      {ea_device_option_given(&args->device, EA_OPTIONS_OF_DEVICE), args->list, list, without},
+      {"commit", args->commit && !recorded, "without a record", "with --output or --json"},
+      {"cublas", args->cublas_path && args->shrink > 1, "beside --shrink", without},
+  };
+  ea_refuse_idle(state, idle, sizeof idle / sizeof idle[0]);
+}
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
   ea_bench_args *args = state->input;
@@ -64,8 +87,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
   case KEY_COMMIT:
     args->commit = arg;
     return 0;
-  case KEY_JSON:
-    args->json_path = arg;
+  case EA_JSON_KEY:
+    args->json = true;
+    return 0;
+  case KEY_OUT:
+    args->out_path = arg;
     return 0;
   case KEY_PLOT:
     args->plot_path = arg;
@@ -74,11 +100,13 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     args->list = true;
     return 0;
   case ARGP_KEY_ARG:
+    if (args->suite_name && args->json) ea_refuse_json_file(state, arg);
     if (args->suite_name) argp_error(state, "found a second suite '%s', allowed one", arg);
     args->suite_name = arg;
     return 0;
   case ARGP_KEY_END:
     if (!args->suite_name) argp_error(state, "SUITE is missing");
+    refuse_idle(state, args);
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
@@ -111,8 +139,10 @@ static const struct argp argp = {
     "SUITE",
     "Measures a suite of shapes at pipeline depths 1, 2, 3 and automatic (or at --stages), and compares the bits of "
     "their results. A GPU rests before each measurement.\v"
-    "Example:\n"
-    "  extattn bench seed --json seed.json --plot seed.svg",
+    "Examples:\n"
+    "  extattn bench cpu --shrink 16 -o cpu.json --plot cpu.svg\n"
+    "  extattn bench seed --list\n"
+    "  extattn bench seed -o seed.json --plot seed.svg   # needs a GPU",
     children,
     help_text,
     NULL,
@@ -229,7 +259,7 @@ static json_t *result_json(const result *r) {
  * ---------------------------------------------------------------------------------- */
 
 bool ea_bench_wants_table(const ea_bench_args *args) {
-  return !args->json_path || strcmp(args->json_path, "-") != 0;
+  return !args->json && !ea_is_dash(args->out_path) && !ea_is_dash(args->plot_path);
 }
 
 void ea_bench_print_device(const ea_device_info *device, const ea_bench_ceilings *ceilings) {
@@ -396,14 +426,20 @@ static bool some_ran(const result *r) {
 }
 
 /* Found out before the work, not after it. */
-static bool outputs_writable(const ea_bench_args *args) {
-  return (!args->json_path || ea_output_writable(args->json_path)) &&
-         (!args->plot_path || ea_output_writable(args->plot_path));
+static int check_files(const ea_bench_args *args) {
+  const ea_file_use files[] = {
+      EA_FILE_READ("--trace", args->trace_path),       EA_FILE_READ("--cublas", args->cublas_path),
+      EA_FILE_WRITTEN("--output", args->out_path),     EA_FILE_WRITTEN("--json", args->json ? "-" : NULL),
+      EA_FILE_WRITTEN("--plot", args->plot_path),
+  };
+  const int code = ea_files_check(files, sizeof files / sizeof files[0]);
+  return code == EA_EXIT_OK ? ea_plot_check("--plot", args->plot_path) : code;
 }
 
 int ea_bench_deliver(const ea_bench_args *args, json_t *json, bool some_ran, int code) {
   int delivered = EA_EXIT_OK;
-  if (args->json_path && !ea_json_write(json_incref(json), args->json_path)) delivered = EA_EXIT_FAILURE;
+  if (args->json && !ea_json_print(json_incref(json), stdout)) delivered = EA_EXIT_FAILURE;
+  if (args->out_path && !ea_json_write(json_incref(json), args->out_path)) delivered = EA_EXIT_FAILURE;
   if (!some_ran && code == EA_EXIT_OK) {
     ea_message("nothing could run: each row says why");
     delivered = EA_EXIT_DEVICE;
@@ -471,7 +507,7 @@ static void default_method(ea_bench_method *method, bool replay) {
 
 int ea_cmd_bench(int argc, char **argv) {
   ea_bench_args args = {
-      .device = EA_DEVICE_ARGS_INIT, .method = {.warm_up = -1, .repeats = -1}, .shrink = 1, .max_requests = 100};
+      .device = EA_DEVICE_ARGS_INIT, .method = {.warm_up = -1, .repeats = -1}, .shrink = 1};
   argp_parse(&argp, argc, argv, 0, NULL, &args);
 
   const bool replay = !strcmp(args.suite_name, "replay");
@@ -485,16 +521,21 @@ int ea_cmd_bench(int argc, char **argv) {
     return EA_EXIT_BAD_INPUT;
   }
   if (args.list) return ea_json_print(list_json(suite, args.shrink), stdout) ? EA_EXIT_OK : EA_EXIT_FAILURE;
-  if (!outputs_writable(&args)) return EA_EXIT_FAILURE;
+  const int checked = check_files(&args);
+  if (checked != EA_EXIT_OK) return checked;
   default_method(&args.method, replay);
 
   /* The shapes of a GPU's suite would take hours on a CPU, so it has to be asked for. */
-  if (!args.device.given) {
+  if (!(args.device.given & EA_OPTION_DEVICE)) {
     args.device.automatic = false;
     args.device.context.device = suite && suite->on_cpu ? EA_DEVICE_CPU : EA_DEVICE_CUDA;
   }
   ea_context *context;
-  const ea_status status = ea_device_open(&args.device, &context);
+  ea_status status = ea_device_settle(&args.device);
+  if (status == EA_OK && args.cublas_path && args.device.context.device == EA_DEVICE_CPU) {
+    status = ea_fail(EA_ERR_INVALID, "--cublas: found on a CPU, allowed with a GPU");
+  }
+  if (status == EA_OK) status = ea_device_open(&args.device, &context);
   if (status != EA_OK) return ea_exit_failed(status);
   const int code = replay ? ea_bench_replay(context, &args) : run_suite(context, &args, suite);
   ea_context_destroy(context);

@@ -166,8 +166,9 @@ static void print_axes(const replay_data *data, unit x, FILE *script) {
   }
 }
 
-static void print_script(const replay_data *data, FILE *script) {
+static void print_script(const replay_data *data, ea_plot_format format, FILE *script) {
   const unit x = unit_of(data->max_pairs);
+  ea_plot_terminal(script, format, EA_PLOT_HEIGHT);
   ea_plot_style(script, data->title, data->subtitle);
   print_axes(data, x, script);
   fputs("$batches << EOD\n", script);
@@ -188,12 +189,12 @@ static void print_script(const replay_data *data, FILE *script) {
           data->tflops, data->best_tflops);
 }
 
-bool ea_plot_replay_script(const json_t *result, FILE *script) {
+bool ea_plot_replay_script(const json_t *result, ea_plot_format format, FILE *script) {
   replay_data data = {0};
   const bool ok = read_replay(result, &data);
   if (ok) {
     choose_axes(&data);
-    print_script(&data, script);
+    print_script(&data, format, script);
   }
   free(data.batches);
   return ok;
