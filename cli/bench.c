@@ -280,18 +280,33 @@ void ea_bench_print_device(const ea_device_info *device, const ea_bench_ceilings
   }
 }
 
+/* Both fit a terminal of 80 columns: a line for a shape, and below it one for each depth. */
+static const ea_column shape_columns[] = {{"type", true, 4}, {"D/Dv", true, 7}, {"heads", true, 6}, {"batch", true, 0}};
 static const ea_column columns[] = {
-    {"D/Dv", true, 7},   {"heads", true, 7}, {"batch", true, 30},   {"depth", false, 8},
-    {"ms", false, 10},   {"+-%", false, 6},  {"TFLOP/s", false, 8}, {"GB/s", false, 7},
-    {"% max", false, 6}, {"bits", true, 9},  {"note", true, 0},
+    {"  depth", false, 8}, {"ms", false, 8},    {"+-%", false, 6}, {"TFLOP/s", false, 7},
+    {"GB/s", false, 5},    {"% max", false, 5}, {"bits", true, 4}, {"kernel", true, 0},
 };
-enum { NUM_COLUMNS = sizeof columns / sizeof columns[0] };
+enum {
+  NUM_SHAPE_COLUMNS = sizeof shape_columns / sizeof shape_columns[0],
+  NUM_COLUMNS = sizeof columns / sizeof columns[0]
+};
+
+static void print_headers(void) {
+  ea_header_print(stdout, shape_columns, NUM_SHAPE_COLUMNS);
+  ea_header_print(stdout, columns, NUM_COLUMNS);
+}
+
+static void print_shape(const ea_bench_case *c) {
+  char dims[16], heads[16], batch[64];
+  snprintf(dims, sizeof dims, "%d/%d", c->head_dim, c->head_dim_v);
+  snprintf(heads, sizeof heads, "%d/%d", c->num_q_heads, c->num_kv_heads);
+  ea_bench_batch_text(c, batch, sizeof batch);
+  ea_row_print(stdout, shape_columns, NUM_SHAPE_COLUMNS, ea_dtype_name(c->dtype), dims, heads, batch);
+  fflush(stdout);
+}
 
 static void print_record(const record *r) {
-  char dims[16], heads[16], batch[64], depth[16];
-  snprintf(dims, sizeof dims, "%d/%d", r->c->head_dim, r->c->head_dim_v);
-  snprintf(heads, sizeof heads, "%d/%d", r->c->num_q_heads, r->c->num_kv_heads);
-  ea_bench_batch_text(r->c, batch, sizeof batch);
+  char depth[16];
   if (r->stages_asked > 0) {
     snprintf(depth, sizeof depth, "%d", r->stages_asked);
   } else if (r->error[0]) {
@@ -300,7 +315,7 @@ static void print_record(const record *r) {
     snprintf(depth, sizeof depth, "auto %d", r->plan.stages);
   }
   if (r->error[0]) {
-    ea_row_print(stdout, columns, NUM_COLUMNS, dims, heads, batch, depth, "-", "-", "-", "-", "-", "-", r->error);
+    ea_row_print(stdout, columns, NUM_COLUMNS, depth, "-", "-", "-", "-", "-", "-", r->error);
     return;
   }
   char ms[24], spread[16], tflops[24], gbytes[24], share[16] = "-";
@@ -309,7 +324,7 @@ static void print_record(const record *r) {
   snprintf(tflops, sizeof tflops, "%.*f", r->tflops < 1 ? 4 : 1, r->tflops);
   snprintf(gbytes, sizeof gbytes, "%.0f", r->gbytes);
   if (r->ceiling_share > 0) snprintf(share, sizeof share, "%.1f", 100 * r->ceiling_share);
-  ea_row_print(stdout, columns, NUM_COLUMNS, dims, heads, batch, depth, ms, spread, tflops, gbytes, share,
+  ea_row_print(stdout, columns, NUM_COLUMNS, depth, ms, spread, tflops, gbytes, share,
                r->same_bits ? "same" : "DIFFERENT", r->plan.kernel);
 }
 
@@ -388,6 +403,7 @@ static ea_status measure_case(ea_context *context, result *r, const ea_bench_cas
   ea_bench_buffers *buffers;
   ea_status status = ea_bench_buffers_create(context, c, &buffers);
   if (status != EA_OK) return status;
+  if (ea_bench_wants_table(r->args)) print_shape(c);
   const record *first = NULL;
   for (int i = 0; i < num_depths && status == EA_OK; i++) {
     record *rec = &r->records[r->num_records];
@@ -428,8 +444,8 @@ static bool some_ran(const result *r) {
 /* Found out before the work, not after it. */
 static int check_files(const ea_bench_args *args) {
   const ea_file_use files[] = {
-      EA_FILE_READ("--trace", args->trace_path),       EA_FILE_READ("--cublas", args->cublas_path),
-      EA_FILE_WRITTEN("--output", args->out_path),     EA_FILE_WRITTEN("--json", args->json ? "-" : NULL),
+      EA_FILE_READ("--trace", args->trace_path),   EA_FILE_READ("--cublas", args->cublas_path),
+      EA_FILE_WRITTEN("--output", args->out_path), EA_FILE_WRITTEN("--json", args->json ? "-" : NULL),
       EA_FILE_WRITTEN("--plot", args->plot_path),
   };
   const int code = ea_files_check(files, sizeof files / sizeof files[0]);
@@ -465,7 +481,7 @@ static ea_status measure_suite(ea_context *context, result *r) {
   if (status == EA_OK) status = ea_bench_measure_ceilings(context, r->args, &r->device, &r->ceilings);
   if (status == EA_OK && ea_bench_wants_table(r->args)) {
     ea_bench_print_device(&r->device, &r->ceilings);
-    ea_header_print(stdout, columns, NUM_COLUMNS);
+    print_headers();
   }
   for (int i = 0; i < r->suite->num_cases && status == EA_OK; i++) status = measure_case(context, r, &r->cases[i]);
   return status;
@@ -506,8 +522,7 @@ static void default_method(ea_bench_method *method, bool replay) {
 }
 
 int ea_cmd_bench(int argc, char **argv) {
-  ea_bench_args args = {
-      .device = EA_DEVICE_ARGS_INIT, .method = {.warm_up = -1, .repeats = -1}, .shrink = 1};
+  ea_bench_args args = {.device = EA_DEVICE_ARGS_INIT, .method = {.warm_up = -1, .repeats = -1}, .shrink = 1};
   argp_parse(&argp, argc, argv, 0, NULL, &args);
 
   const bool replay = !strcmp(args.suite_name, "replay");

@@ -109,7 +109,8 @@ ea_status ea_device_settle(ea_device_args *args);
 /* Opens the device that the options name, settled or not. */
 ea_status ea_device_open(const ea_device_args *args, ea_context **context);
 
-/* --heads, --head-dim, --head-dim-v, --dtype, --cache-dtype, --shared-kv: an argp child; its input is an ea_shape_args. */
+/* --heads, --head-dim, --head-dim-v, --dtype, --cache-dtype, --shared-kv: an argp child; its input is an ea_shape_args.
+ */
 typedef struct ea_shape_args {
   ea_problem *problem; /* holds the command's defaults */
   const char *given;   /* the name of the last that was there; NULL: none was */

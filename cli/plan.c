@@ -164,7 +164,8 @@ static void add_row(ea_table *table, const plan_row *row) {
 }
 
 static void print_rows(const plan_row *rows, int count) {
-  static const ea_column columns[] = { /* 80 characters for the longest name of a kernel */
+  static const ea_column columns[] = {
+      /* 80 characters for the longest name of a kernel */
       {"arch", true, 0},    {"kernel", true, 0}, {"rows", false, 0},    {"keys", false, 0},
       {"stages", false, 0}, {"bytes", false, 0}, {"allowed", false, 0}, {"threads", false, 0},
   };

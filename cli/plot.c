@@ -124,7 +124,8 @@ static ea_status write_script(const json_t *result, const char *name, const ea_p
   const bool timeline = !strcmp(command, "trace");
   bool ok = false;
   if (view->given && !timeline) {
-    return ea_fail(EA_ERR_INVALID, "--%s: found for a result of '%s', allowed for one of 'trace'", view->given, command);
+    return ea_fail(EA_ERR_INVALID, "--%s: found for a result of '%s', allowed for one of 'trace'", view->given,
+                   command);
   } else if (!strcmp(command, "replay")) {
     ok = ea_plot_replay_script(result, format, script);
   } else if (!strcmp(command, "bench")) {
@@ -159,8 +160,8 @@ static ea_status draw(const json_t *result, const char *name, const ea_plot_view
 int ea_plot_write(const json_t *result, const char *path) {
   const ea_plot_view view = EA_PLOT_VIEW_INIT;
   json_t *written = ea_json_as_written(result); /* the file's plot is to be the same */
-  const ea_status status = written ? draw(written, "result", &view, path)
-                                   : ea_fail(EA_ERR_OUT_OF_MEMORY, "result: no memory for its JSON");
+  const ea_status status =
+      written ? draw(written, "result", &view, path) : ea_fail(EA_ERR_OUT_OF_MEMORY, "result: no memory for its JSON");
   json_decref(written);
   return status == EA_OK ? EA_EXIT_OK : ea_exit_failed(status);
 }

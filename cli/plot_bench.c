@@ -73,8 +73,8 @@ static const char *type_name(const json_t *row) {
   return "";
 }
 
-/* Three lines: type and head dimensions, heads (and "ordered" where slots are), batch. Of our own words and numbers, so it needs
- * no quoting. */
+/* Three lines: type and head dimensions, heads (and "ordered" where slots are), batch. Of our own words and numbers, so
+ * it needs no quoting. */
 static bool make_label(const json_t *row, char *label, size_t n) {
   double dim, dim_v, heads_q, heads_kv;
   char dims[32], batch[96];
@@ -86,7 +86,8 @@ static bool make_label(const json_t *row, char *label, size_t n) {
   snprintf(dims, sizeof dims, dim == dim_v ? "%.0f" : "%.0f/%.0f", dim, dim_v);
   const char *type = type_name(row);
   const bool ordered = !strcmp(ea_plot_text(row, "slots"), "ordered");
-  snprintf(label, n, "%s%s%s\\n%.0f/%.0f%s\\n%s", type, *type ? " " : "", dims, heads_q, heads_kv, ordered ? ", ordered" : "", batch);
+  snprintf(label, n, "%s%s%s\\n%.0f/%.0f%s\\n%s", type, *type ? " " : "", dims, heads_q, heads_kv,
+           ordered ? ", ordered" : "", batch);
   return true;
 }
 
@@ -148,8 +149,8 @@ static void print_script(const json_t *root, const bench_data *data, ea_plot_for
   ea_plot_terminal(script, format, EA_PLOT_HEIGHT);
   ea_plot_style(script, title, subtitle);
   fprintf(script,
-          "set rmargin at screen 0.97\nset bmargin at screen 0.2\nset ylabel '%s' offset 1,0 textcolor rgb '#222222'\n"
-          "set xlabel 'type, head dim, heads, batch' offset 0,-1.8 textcolor rgb '#222222'\nset yrange [0:*]\n"
+          "set rmargin at screen 0.97\nset bmargin at screen 0.2\nset ylabel '%s' offset 0,0 textcolor rgb '#222222'\n"
+          "set xlabel 'type, head dim, heads, batch' offset 0,-2.2 textcolor rgb '#222222'\nset yrange [0:*]\n"
           "unset grid\nset grid ytics linecolor rgb '#dddddd' linewidth 1 dashtype 1\n"
           "set style data histograms\nset style histogram clustered gap 1\nset style fill solid 1.0 noborder\n"
           "set xtics scale 0 font ',12'\n",

@@ -149,7 +149,7 @@ static void print_log_axis(FILE *script, char axis, double min, double max) {
 static void print_axes(const replay_data *data, unit x, FILE *script) {
   fputs("set format x '%g'\n"
         "set rmargin at screen 0.87\n"
-        "set ylabel 'time of a batch, ms' offset 1,0 textcolor rgb '#222222'\n"
+        "set ylabel 'time of a batch, ms' offset 0,0 textcolor rgb '#222222'\n"
         "set cblabel 'prefix, % of the keys' offset -0.5,0 textcolor rgb '#222222'\n"
         "set cbrange [0:100]\n"
         "set cbtics 25 in\n"

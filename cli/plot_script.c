@@ -47,27 +47,27 @@ void ea_plot_terminal(FILE *script, ea_plot_format format, double height) {
             height, look);
     break;
   case EA_PLOT_PNG: /* twice as fine */
-    fprintf(script, "set terminal pngcairo size %d,%.0f %s font 'Sans,10.5' fontscale 2 linewidth 2 pointscale 2\n",
+    fprintf(script, "set terminal pngcairo size %d,%.0f %s font 'Sans,14' fontscale 1.5 linewidth 2 pointscale 2\n",
             2 * EA_PLOT_WIDTH, 2 * height, look);
     break;
   case EA_PLOT_PDF: /* 96 points of a screen are an inch */
-    fprintf(script, "set terminal pdfcairo size %.9gin,%.9gin %s font 'Sans,10.5' fontscale 1\n", EA_PLOT_WIDTH / 96.0,
+    fprintf(script, "set terminal pdfcairo size %.9gin,%.9gin %s font 'Sans,14' fontscale 0.75\n", EA_PLOT_WIDTH / 96.0,
             height / 96.0, look);
     break;
   }
 }
 
 void ea_plot_style(FILE *script, const char *title, const char *subtitle) {
-  static const char style[] =
-      "set encoding utf8\n"
-      "set border 3 linecolor rgb '#555555'\n"
-      "set tics nomirror out textcolor rgb '#222222'\n"
-      "set format y '%g'\n"
-      "set grid xtics ytics linecolor rgb '#dddddd' linewidth 1 dashtype 1\n"
-      "set key at screen 0.09,0.88 left top horizontal reverse Left samplen 2.5 width 1 noopaque textcolor rgb '#222222'\n"
-      "set lmargin at screen 0.095\n"
-      "set tmargin at screen 0.82\n"
-      "set bmargin at screen 0.13\n";
+  static const char style[] = "set encoding utf8\n"
+                              "set border 3 linecolor rgb '#555555'\n"
+                              "set tics nomirror out textcolor rgb '#222222'\n"
+                              "set format y '%g'\n"
+                              "set grid xtics ytics linecolor rgb '#dddddd' linewidth 1 dashtype 1\n"
+                              "set key at screen 0.09,0.88 left top horizontal reverse Left samplen 2.5 width 1 "
+                              "noopaque textcolor rgb '#222222'\n"
+                              "set lmargin at screen 0.095\n"
+                              "set tmargin at screen 0.82\n"
+                              "set bmargin at screen 0.13\n";
   fputs(style, script);
   fputs("set label 1 ", script);
   ea_plot_quoted(script, title);

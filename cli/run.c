@@ -28,7 +28,8 @@ typedef struct run_args {
 enum { KEY_OUT = 'o', KEY_QUIET = 'q', KEY_SHARED_KV = 0x400 };
 
 static const struct argp_option options[] = {
-    {"output", KEY_OUT, "OUT", 0, "Where the result goes (as CASE, but ending in .out.safetensors; -: standard output, instead of the text)", 1},
+    {"output", KEY_OUT, "OUT", 0,
+     "Where the result goes (as CASE, but ending in .out.safetensors; -: standard output, instead of the text)", 1},
     {"shared-kv", KEY_SHARED_KV, "auto|on|off", 0,
      "Whether values are read as the first columns of the keys, as in latent attention (auto: where they are)", 1},
     EA_JSON_OPTION(1),

@@ -19,7 +19,7 @@
 typedef struct trace_args {
   const char *case_path;
   const char *out, *plot_path, *commit;
-  ea_problem shape;                     /* what the shape options set; 0 where they are not given */
+  ea_problem shape; /* what the shape options set; 0 where they are not given */
   ea_shape_args shape_args;
   int32_t seqs, prefix, extend, window; /* -1: not given */
   int32_t blocks, records_log2;
@@ -39,7 +39,8 @@ enum {
 };
 
 static const struct argp_option options[] = {
-    {"output", KEY_OUT, "FILE", 0, "The timeline, in Chrome's trace format (-: standard output, instead of the text)", 1},
+    {"output", KEY_OUT, "FILE", 0, "The timeline, in Chrome's trace format (-: standard output, instead of the text)",
+     1},
     {"plot", KEY_PLOT, "FILE.svg|.png|.pdf", 0,
      "Draw some of it, with gnuplot, as 'extattn plot' does (-: an SVG on standard output, instead of the text)", 1},
     {"blocks", KEY_BLOCKS, "N", 0, "Record the launch's first N blocks, one a multiprocessor (2)", 1},
@@ -71,7 +72,8 @@ static void check_subject(const struct argp_state *state, const trace_args *args
 
 static void refuse_idle(const struct argp_state *state, const trace_args *args) {
   const ea_idle_option idle[] = {
-      {ea_device_option_given(&args->device, EA_OPTIONS_OF_CPU), true, "for a timeline", "on a CPU, which records none"},
+      {ea_device_option_given(&args->device, EA_OPTIONS_OF_CPU), true, "for a timeline",
+       "on a CPU, which records none"},
       {"commit", args->commit && !args->out, "without a record", "with --output"},
   };
   ea_refuse_idle(state, idle, sizeof idle / sizeof idle[0]);
