@@ -220,7 +220,7 @@ int ea_cmd_plan(int argc, char **argv) {
              "With --device, the plan for a device that is here. Heads are 32/8 where --heads does not say otherwise.\v"
              "Examples:\n"
              "  extattn plan --head-dim 128 --heads 32/8\n"
-             "  extattn plan --head-dim 576 --head-dim-v 512 --shared-kv --heads 128/1 --arch sm_90",
+             "  extattn plan -D 576 --head-dim-v 512 --shared-kv -H 128/1 --arch sm_90",
   };
   plan_args args = {.problem = EA_PROBLEM_INIT, .device = EA_DEVICE_ARGS_INIT};
   args.problem.num_q_heads = 32;

@@ -35,6 +35,7 @@ fi
 "$source/scripts/install.sh" "$build" /usr/local >"$work/log" || { cat "$work/log" >&2 && exit 1; }
 
 cd "$work"
+# shellcheck disable=SC2016 # backticks of the README
 sed -n '/^```c$/,/^```$/p' "$source/README.md" | sed '1d;$d' >program.c
 # shellcheck disable=SC2016 # as it is written there
 line=$(grep -o '`cc [^`]*program\.c[^`]*`' "$source/README.md" | tr -d '`')
