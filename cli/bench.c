@@ -106,7 +106,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     return 0;
   case ARGP_KEY_END:
     if (!args->suite_name) argp_error(state, "SUITE is missing");
-    refuse_idle(state, args);
+    if (args->suite_name) refuse_idle(state, args);
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;

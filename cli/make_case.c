@@ -408,7 +408,7 @@ int ea_cmd_make_case(int argc, char **argv) {
       .doc = "Writes a random batch as a case file, which `extattn run` runs.\v"
              "Examples:\n"
              "  extattn make-case -o batch.safetensors --seed 7\n"
-             "  extattn make-case -o mla.safetensors -H 16/1 -D 576 --head-dim-v 512 --shared-kv\n"
+             "  extattn make-case -o mla.safetensors -H 16/1 -D 576 --shared-kv\n"
              "  extattn make-case -o nasty.safetensors --seed 3 --any --stale-nan --empty",
   };
   make_args args = {.shape = EA_PROBLEM_INIT, .gen = no_gen_options, .num_seqs = -1};

@@ -126,7 +126,8 @@ static ea_status write_script(const json_t *result, const char *name, const ea_p
   if (view->given && !timeline) {
     return ea_fail(EA_ERR_INVALID, "--%s: found for a result of '%s', allowed for one of 'trace'", view->given,
                    command);
-  } else if (!strcmp(command, "replay")) {
+  }
+  if (!strcmp(command, "replay")) {
     ok = ea_plot_replay_script(result, format, script);
   } else if (!strcmp(command, "bench")) {
     ok = ea_plot_bench_script(result, format, script);
