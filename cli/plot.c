@@ -58,8 +58,8 @@ static ea_status copy_out(FILE *output, const char *path) {
 }
 
 static ea_status run_script(FILE *script, FILE *output) {
-  FILE *messages = tmpfile();
-  if (!messages || fflush(script) != 0) return ea_fail(EA_ERR_DEVICE, "temporary file: %s", strerror(errno));
+  FILE *messages = fflush(script) == 0 ? tmpfile() : NULL;
+  if (!messages) return ea_fail(EA_ERR_DEVICE, "temporary file: %s", strerror(errno));
   rewind(script); /* moves the descriptor, too, which is where gnuplot starts to read */
   const ea_status status = run_gnuplot(script, output, messages);
   fclose(messages);
@@ -218,10 +218,14 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
   }
 }
 
+static const char *name_of(const char *path) {
+  return ea_is_dash(path) ? "standard input" : path;
+}
+
 /* NULL, with the reason as the last error, when it is not one. */
 static json_t *read_result(const char *path) {
   const bool from_stdin = ea_is_dash(path);
-  const char *name = from_stdin ? "standard input" : path;
+  const char *name = name_of(path);
   json_error_t error;
   errno = 0;
   FILE *file = from_stdin ? stdin : fopen(path, "r");
@@ -260,7 +264,7 @@ int ea_cmd_plot(int argc, char **argv) {
   if (checked != EA_EXIT_OK) return checked;
   json_t *result = read_result(args.json_path);
   if (!result) return ea_exit_failed(EA_ERR_INVALID);
-  const ea_status status = draw(result, args.json_path, &args.view, args.out_path);
+  const ea_status status = draw(result, name_of(args.json_path), &args.view, args.out_path);
   json_decref(result);
   return status == EA_OK ? EA_EXIT_OK : ea_exit_failed(status);
 }
