@@ -95,6 +95,17 @@ void ea_refuse_idle(const struct argp_state *state, const ea_idle_option *option
   }
 }
 
+char *ea_help_with_list(int key, const char *text, void (*print)(FILE *stream)) {
+  char *list = NULL;
+  size_t size = 0;
+  FILE *stream = key == ARGP_KEY_HELP_POST_DOC ? open_memstream(&list, &size) : NULL;
+  if (!stream) return (char *)text;
+  print(stream);
+  if (text) fprintf(stream, "\n%s", text);
+  fclose(stream);
+  return list;
+}
+
 /* ------------------------------------------------------------------------------------
  * The device
  * ---------------------------------------------------------------------------------- */

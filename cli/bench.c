@@ -115,22 +115,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 static const struct argp_child children[] = {{&ea_device_argp, 0, NULL, 0}, {0}};
 
-/* Puts the list of suites below the options of --help. */
-static char *help_text(int key, const char *text, void *input) {
-  (void)input;
-  if (key != ARGP_KEY_HELP_POST_DOC) return (char *)text;
-  char *list = NULL;
-  size_t size = 0;
-  FILE *stream = open_memstream(&list, &size);
-  if (!stream) return (char *)text;
+static void print_suites(FILE *stream) {
   fputs("Suites:\n", stream);
   for (int i = 0; i < ea_num_bench_suites; i++) {
     fprintf(stream, "  %-10s %s\n", ea_bench_suites[i].name, ea_bench_suites[i].what);
   }
   fputs("  replay     a trace of requests, batch by batch (--trace)\n", stream);
-  if (text) fprintf(stream, "\n%s", text);
-  fclose(stream);
-  return list;
+}
+
+static char *help_text(int key, const char *text, void *input) {
+  (void)input;
+  return ea_help_with_list(key, text, print_suites);
 }
 
 static const struct argp argp = {

@@ -364,21 +364,16 @@ static int run(const check_args *args) {
   return code;
 }
 
-/* Puts the list of promises below the options of --help. */
-static char *help_text(int key, const char *text, void *input) {
-  (void)input;
-  if (key != ARGP_KEY_HELP_POST_DOC) return (char *)text;
-  char *list = NULL;
-  size_t size = 0;
-  FILE *stream = open_memstream(&list, &size);
-  if (!stream) return (char *)text;
+static void print_promises(FILE *stream) {
   fputs("Promises:\n", stream);
   for (int p = 0; p < ea_num_promises; p++) {
     fprintf(stream, "  %-12s %s\n", ea_promises[p].name, ea_promises[p].summary);
   }
-  fprintf(stream, "\n%s", text);
-  fclose(stream);
-  return list;
+}
+
+static char *help_text(int key, const char *text, void *input) {
+  (void)input;
+  return ea_help_with_list(key, text, print_promises);
 }
 
 int ea_cmd_check(int argc, char **argv) {

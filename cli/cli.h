@@ -118,6 +118,9 @@ typedef struct ea_shape_args {
 
 extern const struct argp ea_shape_argp;
 
+/* For an argp's help_filter: below the options, a list that print writes, and then the text that follows it there. */
+char *ea_help_with_list(int key, const char *text, void (*print)(FILE *stream));
+
 /* --json, which means the same for every command that has it: see ea_json_print. */
 #define EA_JSON_KEY 'j'
 

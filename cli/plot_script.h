@@ -27,7 +27,7 @@ typedef enum ea_plot_format { EA_PLOT_SVG, EA_PLOT_PNG, EA_PLOT_PDF } ea_plot_fo
 /* gnuplot's terminal for a plot of this height. */
 void ea_plot_terminal(FILE *script, ea_plot_format format, double height);
 
-/* The look that all plots have, a heading of two lines (plain text) and below it, in one row, the key. */
+/* The look that all plots have, a heading of two lines (plain text) and below it, in a row or two, the key. */
 void ea_plot_style(FILE *script, const char *title, const char *subtitle);
 
 /* Which part of a timeline. */
