@@ -357,7 +357,14 @@ static ea_status check_spec(const ea_spec *spec) {
   const ea_status status = ea_problem_resolve(&spec->problem, &resolved);
   if (status) return status;
   int64_t tokens = 0;
-  for (int32_t b = 0; b < spec->num_seqs; b++) tokens += (int64_t)spec->seqs[b].prefix + spec->seqs[b].extend;
+  for (int32_t b = 0; b < spec->num_seqs; b++) {
+    const int64_t length = (int64_t)spec->seqs[b].prefix + spec->seqs[b].extend;
+    if (length > EA_MAX_SEQ_LEN) {
+      return ea_fail(EA_ERR_INVALID, "--prefix, --extend: found a sequence of %" PRId64 " tokens, allowed up to %d",
+                     length, EA_MAX_SEQ_LEN);
+    }
+    tokens += length;
+  }
   if (tokens <= INT32_MAX) return EA_OK;
   return ea_fail(EA_ERR_INVALID, "--prefix, --extend: found %" PRId64 " tokens in all, allowed up to %d", tokens,
                  INT32_MAX);

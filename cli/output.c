@@ -45,8 +45,7 @@ int ea_exit_failed_in(const char *path, ea_status status) {
   const char *text = ea_last_error();
   const size_t n = strlen(path);
   const bool named = !strncmp(text, path, n) && text[n] == ':';
-  if (status != EA_ERR_INVALID || named || text[0] == '-')
-    return ea_exit_failed(status); /* '-': an option is to blame */
+  if (status != EA_ERR_INVALID || named) return ea_exit_failed(status);
   ea_message("%s: %s", path, text);
   return ea_exit_of(status);
 }

@@ -226,7 +226,9 @@ static int run_case(const run_args *args, ea_case *c, const char *out) {
   if (status) return ea_exit_failed(status);
   job j = {.c = c, .device.struct_size = sizeof j.device, .plan_info.struct_size = sizeof j.plan_info};
   status = run_job(&j, &args->device);
-  const int code = status ? ea_exit_failed_in(args->path, status) : write_result(&j, args, out);
+  int code = EA_EXIT_OK;
+  if (!status) code = write_result(&j, args, out);
+  if (status) code = j.context ? ea_exit_failed_in(args->path, status) : ea_exit_failed(status);
   job_close(&j);
   return code;
 }

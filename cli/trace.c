@@ -337,7 +337,9 @@ static int trace_subject(const trace_args *args, ea_case *c) {
   measured m = {0};
   ea_status status = c ? place_case(args, c, &s) : place_shape(args, &s);
   if (status == EA_OK) status = measure(args, &s, &m);
-  const int code = status == EA_OK ? deliver(args, &s, &m) : ea_exit_failed(status);
+  int code = EA_EXIT_OK;
+  if (status == EA_OK) code = deliver(args, &s, &m);
+  if (status != EA_OK) code = c && s.context ? ea_exit_failed_in(args->case_path, status) : ea_exit_failed(status);
   ea_timeline_free(&m.timeline);
   subject_close(&s);
   return code;

@@ -135,6 +135,7 @@ idle commit trace --head-dim 64 --commit abc
 # A message names the file.
 echo text >text.txt
 refuse 2 '^extattn run: text.txt: ' "$extattn" run text.txt --device cpu
+refuse 2 '^extattn run: EXTATTN_ISA: found ' env EXTATTN_ISA=sse "$extattn" run case.st --device cpu # not the file
 refuse 2 '^extattn run: nosuch: cannot read: No such file' "$extattn" run nosuch --device cpu
 refuse 2 '^extattn plot: nosuch: cannot read: No such file' "$extattn" plot nosuch -o x.svg
 refuse 2 '^extattn plot: folder: cannot read: Is a directory' "$extattn" plot folder -o x.svg

@@ -248,6 +248,7 @@ static void bad_cases_are_not_made(void **state) {
       {"-o f --extend 1..2x", "--extend: found '1..2x', allowed A..B"},
       {"-o f --prefix 1000000000 --seqs 5", "--prefix, --extend: found 50000"},
       {"-o f --extend 2147418113", "--extend: found '2147418113', allowed A..B with 0 <= A <= B <= 2147418112"},
+      {"-o f --seqs 1 --prefix 2147418112 --extend 1", "--prefix, --extend: found a sequence of 2147418113 tokens"},
       {"-o f --mask-prefix", "--mask-prefix: found without a custom mask, allowed with --mask random"},
       {"-o f --heads 3/2", "--heads: found '3/2'"},
       {"-o f --head-dim 577", "--head-dim: found '577', allowed 1 to 576"},
