@@ -32,7 +32,7 @@ bench: all
 	scripts/bench.sh
 
 install: all
-	cmake --install build --prefix '$(PREFIX)'
+	scripts/install.sh build '$(PREFIX)'
 
 clean:
 	rm -rf build build-*

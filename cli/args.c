@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "cli.h"
+#include "common/error.h"
+#include "common/limits.h"
 
 /* Ends the program: one line and EA_EXIT_BAD_INPUT. */
 static void refuse(const struct argp_state *state, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -82,6 +84,28 @@ void ea_arg_heads(const struct argp_state *state, const char *option, const char
   *num_kv_heads = (int32_t)kv;
 }
 
+void ea_refuse_json_file(const struct argp_state *state, const char *file) {
+  refuse(state, "--json: found '%s' behind it, allowed --output FILE to write a file", file);
+}
+
+void ea_refuse_idle(const struct argp_state *state, const ea_idle_option *options, int num_options) {
+  for (int i = 0; i < num_options; i++) {
+    const ea_idle_option *o = &options[i];
+    if (o->option && o->idle) refuse(state, "--%s: found %s, allowed %s", o->option, o->found, o->allowed);
+  }
+}
+
+char *ea_help_with_list(int key, const char *text, void (*print)(FILE *stream)) {
+  char *list = NULL;
+  size_t size = 0;
+  FILE *stream = key == ARGP_KEY_HELP_POST_DOC ? open_memstream(&list, &size) : NULL;
+  if (!stream) return (char *)text;
+  print(stream);
+  if (text) fprintf(stream, "\n%s", text);
+  fclose(stream);
+  return list;
+}
+
 /* ------------------------------------------------------------------------------------
  * The device
  * ---------------------------------------------------------------------------------- */
@@ -100,7 +124,6 @@ static const struct argp_option device_options[] = {
 
 static void parse_device(const struct argp_state *state, const char *arg, ea_device_args *args) {
   int64_t ordinal = 0;
-  args->given = true;
   args->automatic = !strcmp(arg, "auto");
   if (args->automatic) return;
   if (!strcmp(arg, "cpu")) {
@@ -132,23 +155,38 @@ static ea_family parse_family(const struct argp_state *state, const char *arg) {
   return EA_FAMILY_AUTO;
 }
 
+/* How many fit is a question of the shape and the chip, which the planner answers. */
+static int32_t parse_stages(const struct argp_state *state, const char *arg) {
+  int64_t stages = 0;
+  if (!strcmp(arg, "auto")) return 0;
+  if (!parse_int(arg, &stages) || stages < 1 || stages > INT32_MAX) {
+    refuse(state, "--stages: found '%s', allowed auto, or as many as fit (extattn plan says how many)", arg);
+  }
+  return (int32_t)stages;
+}
+
 static error_t parse_device_option(int key, char *arg, struct argp_state *state) {
   ea_device_args *args = state->input;
   switch (key) {
   case KEY_DEVICE:
     parse_device(state, arg, args);
+    args->given |= EA_OPTION_DEVICE;
     return 0;
   case KEY_STAGES:
-    args->plan.stages = !strcmp(arg, "auto") ? 0 : (int32_t)ea_arg_int(state, "--stages", arg, 1, INT32_MAX);
+    args->plan.stages = parse_stages(state, arg);
+    args->given |= EA_OPTION_STAGES;
     return 0;
   case KEY_FAMILY:
     args->plan.family = parse_family(state, arg);
+    args->given |= EA_OPTION_FAMILY;
     return 0;
   case KEY_THREADS:
-    args->context.num_threads = (int32_t)ea_arg_int(state, "--threads", arg, 0, 4096);
+    args->context.num_threads = (int32_t)ea_arg_int(state, "--threads", arg, 0, EA_MAX_THREADS);
+    args->given |= EA_OPTION_THREADS;
     return 0;
   case KEY_ISA:
     args->context.isa = parse_isa(state, arg);
+    args->given |= EA_OPTION_ISA;
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
@@ -157,10 +195,26 @@ static error_t parse_device_option(int key, char *arg, struct argp_state *state)
 
 const struct argp ea_device_argp = {.options = device_options, .parser = parse_device_option};
 
+const char *ea_device_option_given(const ea_device_args *args, unsigned options) {
+  static const char *const names[] = {"device", "stages", "family", "threads", "isa"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    if (args->given & options & 1U << i) return names[i];
+  }
+  return NULL;
+}
+
+ea_status ea_device_settle(ea_device_args *args) {
+  if (args->automatic) args->context.device = ea_cuda_device_count() > 0 ? EA_DEVICE_CUDA : EA_DEVICE_CPU;
+  args->automatic = false;
+  const char *idle = ea_device_option_given(args, EA_OPTIONS_OF_CPU);
+  if (!idle || args->context.device == EA_DEVICE_CPU) return EA_OK;
+  return ea_fail(EA_ERR_INVALID, "--%s: found on a GPU, allowed with --device cpu", idle);
+}
+
 ea_status ea_device_open(const ea_device_args *args, ea_context **context) {
-  ea_context_options options = args->context;
-  if (args->automatic) options.device = ea_cuda_device_count() > 0 ? EA_DEVICE_CUDA : EA_DEVICE_CPU;
-  return ea_context_create(&options, context);
+  ea_device_args settled = *args;
+  const ea_status status = ea_device_settle(&settled);
+  return status == EA_OK ? ea_context_create(&settled.context, context) : status;
 }
 
 /* ------------------------------------------------------------------------------------
@@ -181,7 +235,11 @@ static const struct argp_option shape_options[] = {
 
 static error_t parse_shape_option(int key, char *arg, struct argp_state *state) {
   static const ea_dtype dtypes[] = {EA_BF16, EA_F16, EA_F32, EA_E4M3, EA_E5M2};
-  ea_problem *problem = state->input;
+  ea_shape_args *args = state->input;
+  ea_problem *problem = args->problem;
+  for (const struct argp_option *o = shape_options; o->name; o++) {
+    if (o->key == key) args->given = o->name;
+  }
   switch (key) {
   case KEY_HEADS:
     ea_arg_heads(state, "--heads", arg, &problem->num_q_heads, &problem->num_kv_heads);

@@ -7,10 +7,11 @@
 #include "bench.h"
 #include "common/error.h"
 #include "cuda/memory.h"
+#include "files.h"
 #include "plot.h"
 
 enum {
-  KEY_JSON = 'j',
+  KEY_OUT = 'o',
   KEY_PLOT = 'p',
   KEY_REQUESTS = 'n',
   KEY_WARM_UP = 0x100,
@@ -31,11 +32,33 @@ static const struct argp_option options[] = {
      0},
     {"cublas", KEY_CUBLAS, "FILE", 0, "cuBLAS, for the ceiling (looked for by its usual names)", 0},
     {"commit", KEY_COMMIT, "HASH", 0, "What is measured, for the record", 0},
-    {"json", KEY_JSON, "FILE", 0, "Write the result as JSON (-: instead of the table)", 0},
-    {"plot", KEY_PLOT, "FILE.svg", 0, "Draw the result, with gnuplot", 0},
+    {"output", KEY_OUT, "FILE", 0, "Write the result as JSON (-: standard output, instead of the text)", 0},
+    EA_JSON_OPTION(0),
+    {"plot", KEY_PLOT, "FILE.svg|.png|.pdf", 0,
+     "Draw the result, with gnuplot (-: an SVG on standard output, instead of the text)", 0},
     {"list", KEY_LIST, NULL, 0, "Print the suite's shapes as JSON and measure nothing", 0},
     {0},
 };
+
+/* --list looks at the suite and --shrink, and prints JSON anyway. */
+static void refuse_idle(const struct argp_state *state, const ea_bench_args *args) {
+  static const char list[] = "beside --list", without[] = "without it";
+  const bool trace = !strcmp(args->suite_name, "replay"), recorded = args->json || args->out_path;
+  const ea_idle_option idle[] = {
+      {"trace", args->trace_path && !trace, "with another suite", "with suite replay"},
+      {"requests", args->max_requests && !trace, "with another suite", "with suite replay"},
+      {"output", args->out_path && args->list, list, without},
+      {"plot", args->plot_path && args->list, list, without},
+      {"commit", args->commit && args->list, list, without},
+      {"cublas", args->cublas_path && args->list, list, without},
+      {"warm-up", args->method.warm_up >= 0 && args->list, list, without},
+      {"repeats", args->method.repeats >= 0 && args->list, list, without},
+      {ea_device_option_given(&args->device, EA_OPTIONS_OF_DEVICE), args->list, list, without},
+      {"commit", args->commit && !recorded, "without a record", "with --output or --json"},
+      {"cublas", args->cublas_path && args->shrink > 1, "beside --shrink", without},
+  };
+  ea_refuse_idle(state, idle, sizeof idle / sizeof idle[0]);
+}
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
   ea_bench_args *args = state->input;
@@ -64,8 +87,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
   case KEY_COMMIT:
     args->commit = arg;
     return 0;
-  case KEY_JSON:
-    args->json_path = arg;
+  case EA_JSON_KEY:
+    args->json = true;
+    return 0;
+  case KEY_OUT:
+    args->out_path = arg;
     return 0;
   case KEY_PLOT:
     args->plot_path = arg;
@@ -74,11 +100,13 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     args->list = true;
     return 0;
   case ARGP_KEY_ARG:
+    if (args->suite_name && args->json) ea_refuse_json_file(state, arg);
     if (args->suite_name) argp_error(state, "found a second suite '%s', allowed one", arg);
     args->suite_name = arg;
     return 0;
   case ARGP_KEY_END:
     if (!args->suite_name) argp_error(state, "SUITE is missing");
+    if (args->suite_name) refuse_idle(state, args);
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
@@ -87,22 +115,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 static const struct argp_child children[] = {{&ea_device_argp, 0, NULL, 0}, {0}};
 
-/* Puts the list of suites below the options of --help. */
-static char *help_text(int key, const char *text, void *input) {
-  (void)input;
-  if (key != ARGP_KEY_HELP_POST_DOC) return (char *)text;
-  char *list = NULL;
-  size_t size = 0;
-  FILE *stream = open_memstream(&list, &size);
-  if (!stream) return (char *)text;
+static void print_suites(FILE *stream) {
   fputs("Suites:\n", stream);
   for (int i = 0; i < ea_num_bench_suites; i++) {
     fprintf(stream, "  %-10s %s\n", ea_bench_suites[i].name, ea_bench_suites[i].what);
   }
   fputs("  replay     a trace of requests, batch by batch (--trace)\n", stream);
-  if (text) fprintf(stream, "\n%s", text);
-  fclose(stream);
-  return list;
+}
+
+static char *help_text(int key, const char *text, void *input) {
+  (void)input;
+  return ea_help_with_list(key, text, print_suites);
 }
 
 static const struct argp argp = {
@@ -111,8 +134,10 @@ static const struct argp argp = {
     "SUITE",
     "Measures a suite of shapes at pipeline depths 1, 2, 3 and automatic (or at --stages), and compares the bits of "
     "their results. A GPU rests before each measurement.\v"
-    "Example:\n"
-    "  extattn bench seed --json seed.json --plot seed.svg",
+    "Examples:\n"
+    "  extattn bench cpu --shrink 16 -o cpu.json --plot cpu.svg\n"
+    "  extattn bench seed --list\n"
+    "  extattn bench seed -o seed.json --plot seed.svg   # needs a GPU",
     children,
     help_text,
     NULL,
@@ -229,7 +254,7 @@ static json_t *result_json(const result *r) {
  * ---------------------------------------------------------------------------------- */
 
 bool ea_bench_wants_table(const ea_bench_args *args) {
-  return !args->json_path || strcmp(args->json_path, "-") != 0;
+  return !args->json && !ea_is_dash(args->out_path) && !ea_is_dash(args->plot_path);
 }
 
 void ea_bench_print_device(const ea_device_info *device, const ea_bench_ceilings *ceilings) {
@@ -250,18 +275,33 @@ void ea_bench_print_device(const ea_device_info *device, const ea_bench_ceilings
   }
 }
 
+/* Both fit a terminal of 80 columns: a line for a shape, and below it one for each depth. */
+static const ea_column shape_columns[] = {{"type", true, 4}, {"D/Dv", true, 7}, {"heads", true, 6}, {"batch", true, 0}};
 static const ea_column columns[] = {
-    {"D/Dv", true, 7},   {"heads", true, 7}, {"batch", true, 30},   {"depth", false, 8},
-    {"ms", false, 10},   {"+-%", false, 6},  {"TFLOP/s", false, 8}, {"GB/s", false, 7},
-    {"% max", false, 6}, {"bits", true, 9},  {"note", true, 0},
+    {"  depth", false, 8}, {"ms", false, 8},    {"+-%", false, 6}, {"TFLOP/s", false, 7},
+    {"GB/s", false, 5},    {"% max", false, 5}, {"bits", true, 4}, {"kernel", true, 0},
 };
-enum { NUM_COLUMNS = sizeof columns / sizeof columns[0] };
+enum {
+  NUM_SHAPE_COLUMNS = sizeof shape_columns / sizeof shape_columns[0],
+  NUM_COLUMNS = sizeof columns / sizeof columns[0]
+};
+
+static void print_headers(void) {
+  ea_header_print(stdout, shape_columns, NUM_SHAPE_COLUMNS);
+  ea_header_print(stdout, columns, NUM_COLUMNS);
+}
+
+static void print_shape(const ea_bench_case *c) {
+  char dims[16], heads[16], batch[64];
+  snprintf(dims, sizeof dims, "%d/%d", c->head_dim, c->head_dim_v);
+  snprintf(heads, sizeof heads, "%d/%d", c->num_q_heads, c->num_kv_heads);
+  ea_bench_batch_text(c, batch, sizeof batch);
+  ea_row_print(stdout, shape_columns, NUM_SHAPE_COLUMNS, ea_dtype_name(c->dtype), dims, heads, batch);
+  fflush(stdout);
+}
 
 static void print_record(const record *r) {
-  char dims[16], heads[16], batch[64], depth[16];
-  snprintf(dims, sizeof dims, "%d/%d", r->c->head_dim, r->c->head_dim_v);
-  snprintf(heads, sizeof heads, "%d/%d", r->c->num_q_heads, r->c->num_kv_heads);
-  ea_bench_batch_text(r->c, batch, sizeof batch);
+  char depth[16];
   if (r->stages_asked > 0) {
     snprintf(depth, sizeof depth, "%d", r->stages_asked);
   } else if (r->error[0]) {
@@ -270,7 +310,7 @@ static void print_record(const record *r) {
     snprintf(depth, sizeof depth, "auto %d", r->plan.stages);
   }
   if (r->error[0]) {
-    ea_row_print(stdout, columns, NUM_COLUMNS, dims, heads, batch, depth, "-", "-", "-", "-", "-", "-", r->error);
+    ea_row_print(stdout, columns, NUM_COLUMNS, depth, "-", "-", "-", "-", "-", "-", r->error);
     return;
   }
   char ms[24], spread[16], tflops[24], gbytes[24], share[16] = "-";
@@ -279,7 +319,7 @@ static void print_record(const record *r) {
   snprintf(tflops, sizeof tflops, "%.*f", r->tflops < 1 ? 4 : 1, r->tflops);
   snprintf(gbytes, sizeof gbytes, "%.0f", r->gbytes);
   if (r->ceiling_share > 0) snprintf(share, sizeof share, "%.1f", 100 * r->ceiling_share);
-  ea_row_print(stdout, columns, NUM_COLUMNS, dims, heads, batch, depth, ms, spread, tflops, gbytes, share,
+  ea_row_print(stdout, columns, NUM_COLUMNS, depth, ms, spread, tflops, gbytes, share,
                r->same_bits ? "same" : "DIFFERENT", r->plan.kernel);
 }
 
@@ -358,6 +398,7 @@ static ea_status measure_case(ea_context *context, result *r, const ea_bench_cas
   ea_bench_buffers *buffers;
   ea_status status = ea_bench_buffers_create(context, c, &buffers);
   if (status != EA_OK) return status;
+  if (ea_bench_wants_table(r->args)) print_shape(c);
   const record *first = NULL;
   for (int i = 0; i < num_depths && status == EA_OK; i++) {
     record *rec = &r->records[r->num_records];
@@ -396,14 +437,20 @@ static bool some_ran(const result *r) {
 }
 
 /* Found out before the work, not after it. */
-static bool outputs_writable(const ea_bench_args *args) {
-  return (!args->json_path || ea_output_writable(args->json_path)) &&
-         (!args->plot_path || ea_output_writable(args->plot_path));
+static int check_files(const ea_bench_args *args) {
+  const ea_file_use files[] = {
+      EA_FILE_READ("--trace", args->trace_path),   EA_FILE_READ("--cublas", args->cublas_path),
+      EA_FILE_WRITTEN("--output", args->out_path), EA_FILE_WRITTEN("--json", args->json ? "-" : NULL),
+      EA_FILE_WRITTEN("--plot", args->plot_path),
+  };
+  const int code = ea_files_check(files, sizeof files / sizeof files[0]);
+  return code == EA_EXIT_OK ? ea_plot_check("--plot", args->plot_path) : code;
 }
 
 int ea_bench_deliver(const ea_bench_args *args, json_t *json, bool some_ran, int code) {
   int delivered = EA_EXIT_OK;
-  if (args->json_path && !ea_json_write(json_incref(json), args->json_path)) delivered = EA_EXIT_FAILURE;
+  if (args->json && !ea_json_print(json_incref(json), stdout)) delivered = EA_EXIT_FAILURE;
+  if (args->out_path && !ea_json_write(json_incref(json), args->out_path)) delivered = EA_EXIT_FAILURE;
   if (!some_ran && code == EA_EXIT_OK) {
     ea_message("nothing could run: each row says why");
     delivered = EA_EXIT_DEVICE;
@@ -429,7 +476,7 @@ static ea_status measure_suite(ea_context *context, result *r) {
   if (status == EA_OK) status = ea_bench_measure_ceilings(context, r->args, &r->device, &r->ceilings);
   if (status == EA_OK && ea_bench_wants_table(r->args)) {
     ea_bench_print_device(&r->device, &r->ceilings);
-    ea_header_print(stdout, columns, NUM_COLUMNS);
+    print_headers();
   }
   for (int i = 0; i < r->suite->num_cases && status == EA_OK; i++) status = measure_case(context, r, &r->cases[i]);
   return status;
@@ -470,8 +517,7 @@ static void default_method(ea_bench_method *method, bool replay) {
 }
 
 int ea_cmd_bench(int argc, char **argv) {
-  ea_bench_args args = {
-      .device = EA_DEVICE_ARGS_INIT, .method = {.warm_up = -1, .repeats = -1}, .shrink = 1, .max_requests = 100};
+  ea_bench_args args = {.device = EA_DEVICE_ARGS_INIT, .method = {.warm_up = -1, .repeats = -1}, .shrink = 1};
   argp_parse(&argp, argc, argv, 0, NULL, &args);
 
   const bool replay = !strcmp(args.suite_name, "replay");
@@ -485,16 +531,21 @@ int ea_cmd_bench(int argc, char **argv) {
     return EA_EXIT_BAD_INPUT;
   }
   if (args.list) return ea_json_print(list_json(suite, args.shrink), stdout) ? EA_EXIT_OK : EA_EXIT_FAILURE;
-  if (!outputs_writable(&args)) return EA_EXIT_FAILURE;
+  const int checked = check_files(&args);
+  if (checked != EA_EXIT_OK) return checked;
   default_method(&args.method, replay);
 
   /* The shapes of a GPU's suite would take hours on a CPU, so it has to be asked for. */
-  if (!args.device.given) {
+  if (!(args.device.given & EA_OPTION_DEVICE)) {
     args.device.automatic = false;
     args.device.context.device = suite && suite->on_cpu ? EA_DEVICE_CPU : EA_DEVICE_CUDA;
   }
   ea_context *context;
-  const ea_status status = ea_device_open(&args.device, &context);
+  ea_status status = ea_device_settle(&args.device);
+  if (status == EA_OK && args.cublas_path && args.device.context.device == EA_DEVICE_CPU) {
+    status = ea_fail(EA_ERR_INVALID, "--cublas: found on a CPU, allowed with a GPU");
+  }
+  if (status == EA_OK) status = ea_device_open(&args.device, &context);
   if (status != EA_OK) return ea_exit_failed(status);
   const int code = replay ? ea_bench_replay(context, &args) : run_suite(context, &args, suite);
   ea_context_destroy(context);

@@ -25,8 +25,9 @@ typedef struct ea_bench_args {
   ea_bench_method method;
   int32_t shrink; /* the divisor of ea_bench_shrunk */
   bool list;
-  const char *commit, *cublas_path, *json_path, *plot_path, *trace_path;
-  int64_t max_requests;
+  bool json;
+  const char *commit, *cublas_path, *out_path, *plot_path, *trace_path;
+  int64_t max_requests; /* 0: as many as without the option */
 } ea_bench_args;
 
 typedef struct ea_bench_ceilings ea_bench_ceilings;

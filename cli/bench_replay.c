@@ -8,7 +8,7 @@
 #include "common/error.h"
 #include "replay.h"
 
-enum { BUDGET = 8192 }; /* new tokens in a batch */
+enum { BUDGET = 8192 /* new tokens in a batch */, DEFAULT_REQUESTS = 100 };
 
 typedef struct record {
   int32_t stages_asked; /* 0: automatic */
@@ -186,8 +186,9 @@ static void configure(ea_context *context, result *r) {
 }
 
 static ea_status prepare(ea_context *context, result *r) {
+  const int64_t requests = r->args->max_requests ? r->args->max_requests : DEFAULT_REQUESTS;
   ea_status status = ea_context_info(context, &r->device);
-  if (status == EA_OK) status = ea_trace_read(r->args->trace_path, r->args->max_requests, &r->trace);
+  if (status == EA_OK) status = ea_trace_read(r->args->trace_path, requests, &r->trace);
   if (status == EA_OK) status = ea_trace_count(&r->trace, BUDGET, &r->totals);
   if (status == EA_OK) status = ea_bench_measure_ceilings(context, r->args, &r->device, &r->ceilings);
   configure(context, r);

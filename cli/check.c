@@ -1,6 +1,7 @@
 /* extattn check: random cases of every feature against the promises, on any device. Case n
  * of a run with seed S is that of seed S+n, so a failing one is repeated by its own seed. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -8,6 +9,8 @@
 #include "check/promises.h"
 #include "cli.h"
 #include "clock.h"
+#include "common/error.h"
+#include "files.h"
 #include "io/case.h"
 
 enum { MAX_PROMISES = 16, MAX_SHRINKS = 400, DEFAULT_CASES = 100 };
@@ -19,6 +22,7 @@ enum { MAX_PROMISES = 16, MAX_SHRINKS = 400, DEFAULT_CASES = 100 };
 typedef struct check_args {
   ea_device_args device;
   ea_problem shape; /* what the shape options set; 0 where they are not given */
+  ea_shape_args shape_args;
   ea_gen_options gen;
   bool seed_given, json, verbose;
   int64_t cases;   /* 0: not given */
@@ -34,7 +38,6 @@ enum {
   KEY_VERBOSE = 'v',
   KEY_SECONDS = 0x600,
   KEY_MAX_SIZE,
-  KEY_JSON,
   KEY_DIR
 };
 
@@ -42,11 +45,11 @@ static const struct argp_option options[] = {
     {"cases", KEY_CASES, "N", 0, "Random cases a promise (100)", 1},
     {"seconds", KEY_SECONDS, "S", 0, "Cases until S seconds are over", 1},
     {"seed", KEY_SEED, "N", 0, "Of the first case; the next is that of N+1 (random)", 1},
-    {"promise", KEY_PROMISE, "NAME", 0, "Only this one, by name or number; may be repeated (all)", 1},
+    {"promise", KEY_PROMISE, "PROMISE", 0, "Only this one, by name or number; may be repeated (all)", 1},
     {"max-size", KEY_MAX_SIZE, "N", 0, "Largest case, in multiply-adds (16000000)", 1},
     {"directory", KEY_DIR, "DIR", 0, "Where the smallest failing cases are written (.)", 1},
     {"verbose", KEY_VERBOSE, NULL, 0, "Name every case on standard error before it runs, lest it crash", 1},
-    {"json", KEY_JSON, NULL, 0, "Print the result as JSON", 1},
+    EA_JSON_OPTION(1),
     {0},
 };
 
@@ -71,7 +74,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
   check_args *args = state->input;
   switch (key) {
   case ARGP_KEY_INIT:
-    state->child_inputs[0] = &args->shape;
+    args->shape_args.problem = &args->shape;
+    state->child_inputs[0] = &args->shape_args;
     state->child_inputs[1] = &args->device;
     return 0;
   case KEY_CASES:
@@ -96,7 +100,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
   case KEY_VERBOSE:
     args->verbose = true;
     return 0;
-  case KEY_JSON:
+  case EA_JSON_KEY:
     args->json = true;
     return 0;
   case ARGP_KEY_ARG:
@@ -119,9 +123,6 @@ static void settle(check_args *args) {
   if (args->shape.shared_kv) gen->shared_kv = EA_YES;
   if (!args->chosen) args->chosen = (1U << ea_num_promises) - 1;
   if (!args->cases && args->seconds == 0) args->cases = DEFAULT_CASES;
-  if (args->device.automatic) {
-    args->device.context.device = ea_cuda_device_count() > 0 ? EA_DEVICE_CUDA : EA_DEVICE_CPU;
-  }
   uint32_t drawn = 0;
   if (!args->seed_given && getrandom(&drawn, sizeof drawn, 0) != sizeof drawn) drawn = (uint32_t)ea_clock_ms();
   if (!args->seed_given) gen->seed = drawn;
@@ -138,7 +139,7 @@ typedef struct tally {
   uint64_t seed;
   ea_verdict verdict, smallest;
   char shape[768], smallest_shape[768];
-  char file[512]; /* "": could not be written */
+  char file[PATH_MAX]; /* "": could not be written */
 } tally;
 
 typedef struct checking {
@@ -170,9 +171,11 @@ static void print_again(const checking *k, int p, FILE *stream) {
 static void write_smallest(const checking *k, int p, const ea_spec *spec) {
   tally *t = (tally *)&k->tallies[p];
   ea_case c;
-  snprintf(t->file, sizeof t->file, "%s/extattn-%s-%" PRIu64 ".safetensors", k->args->dir, ea_promises[p].name,
-           t->seed);
-  ea_status status = ea_spec_build(spec, &c);
+  const int n = snprintf(t->file, sizeof t->file, "%s/extattn-%s-%" PRIu64 ".safetensors", k->args->dir,
+                         ea_promises[p].name, t->seed);
+  ea_status status = n > 0 && (size_t)n < sizeof t->file
+                         ? ea_spec_build(spec, &c)
+                         : ea_fail(EA_ERR_INVALID, "--directory: found a name too long for files in it");
   if (!status) {
     status = ea_case_write(t->file, &c);
     ea_case_free(&c);
@@ -361,25 +364,42 @@ static int run(const check_args *args) {
   return code;
 }
 
+static void print_promises(FILE *stream) {
+  fputs("Promises:\n", stream);
+  for (int p = 0; p < ea_num_promises; p++) {
+    fprintf(stream, "  %-12s %s\n", ea_promises[p].name, ea_promises[p].summary);
+  }
+}
+
+static char *help_text(int key, const char *text, void *input) {
+  (void)input;
+  return ea_help_with_list(key, text, print_promises);
+}
+
 int ea_cmd_check(int argc, char **argv) {
   static const struct argp_child children[] = {{&ea_shape_argp, 0, NULL, 5}, {&ea_device_argp, 0, NULL, 0}, {0}};
   static const struct argp argp = {
       .options = options,
       .parser = parse_option,
       .children = children,
+      .help_filter = help_text,
       .doc = "Holds random batches of every feature against the library's promises: rows always written, "
              "unseen NaN without effect, identical bits however the batch is arranged, accuracy against "
              "float64, bad input refused, partial results that merge. The first case that breaks a promise "
              "is made as small as possible and written as a case file. Exit status 1 when a promise is "
              "broken, 3 when the device could do none of the cases.\v"
              "Examples:\n"
-             "  extattn check --seconds 60\n"
-             "  extattn check --promise bits --device cpu --isa avx2 --cases 1000\n"
+             "  extattn check --seconds 10\n"
+             "  extattn check --promise bits --device cpu --isa portable --cases 20\n"
              "  extattn check --promise 2 --seed 4711 --cases 1",
   };
   check_args args = {.device = EA_DEVICE_ARGS_INIT, .shape = EA_PROBLEM_INIT, .gen = EA_GEN_OPTIONS_INIT, .dir = "."};
   args.shape.dtype = EA_DTYPE_NONE; /* not given */
   if (argp_parse(&argp, argc, argv, 0, NULL, &args)) return EA_EXIT_FAILURE;
+  const int code = ea_folder_check("--directory", args.dir);
+  if (code != EA_EXIT_OK) return code;
+  const ea_status status = ea_device_settle(&args.device);
+  if (status != EA_OK) return ea_exit_failed(status);
   settle(&args);
   return run(&args);
 }

@@ -46,6 +46,9 @@ void ea_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* ea_message(ea_last_error()), and the exit code of status. */
 int ea_exit_failed(ea_status status);
 
+/* The same of what came of a file: its name stands before what is refused, where it does not already. */
+int ea_exit_failed_in(const char *path, ea_status status);
+
 /* ------------------------------------------------------------------------------------
  * Option values. A value that is refused ends the program with EA_EXIT_BAD_INPUT and one
  * line that names the option, what was found and what is allowed.
@@ -61,25 +64,70 @@ ea_dtype ea_arg_dtype(const struct argp_state *state, const char *option, const 
 void ea_arg_heads(const struct argp_state *state, const char *option, const char *arg, int32_t *num_q_heads,
                   int32_t *num_kv_heads);
 
+/* An option where it has no effect. Refused, since who gives it expects one. */
+typedef struct ea_idle_option {
+  const char *option; /* "arch"; NULL: none */
+  bool idle;          /* it was given, and is not looked at */
+  const char *found;  /* "beside --device" */
+  const char *allowed;
+} ea_idle_option;
+
+/* Ends the program with EA_EXIT_BAD_INPUT at the first that is idle: "--arch: found beside --device, allowed
+ * without it". */
+void ea_refuse_idle(const struct argp_state *state, const ea_idle_option *options, int num_options);
+
+/* Which of --device, --stages, --family, --threads, --isa were there, a bit each. */
+typedef enum ea_device_option {
+  EA_OPTION_DEVICE = 1,
+  EA_OPTION_STAGES = 2,
+  EA_OPTION_FAMILY = 4,
+  EA_OPTION_THREADS = 8,
+  EA_OPTION_ISA = 16,
+  EA_OPTIONS_OF_CPU = EA_OPTION_THREADS | EA_OPTION_ISA,
+  EA_OPTIONS_OF_DEVICE = 31
+} ea_device_option;
+
 /* --device, --stages, --family, --threads, --isa: an argp child; its input is an ea_device_args. */
 typedef struct ea_device_args {
-  bool given;     /* --device was there */
+  unsigned given; /* of ea_device_option */
   bool automatic; /* the first GPU where there is one, else the CPU */
   ea_context_options context;
   ea_plan_options plan;
 } ea_device_args;
 
 #define EA_DEVICE_ARGS_INIT                                                                                            \
-  { false, true, EA_CONTEXT_OPTIONS_INIT, EA_PLAN_OPTIONS_INIT }
+  { 0, true, EA_CONTEXT_OPTIONS_INIT, EA_PLAN_OPTIONS_INIT }
 
 extern const struct argp ea_device_argp;
 
-/* Opens the device that the options name. */
+/* The first of some options (bits) that was there, its name; NULL: none. */
+const char *ea_device_option_given(const ea_device_args *args, unsigned options);
+
+/* Settles where to run. EA_ERR_INVALID for options of the CPU where that is a GPU. */
+ea_status ea_device_settle(ea_device_args *args);
+
+/* Opens the device that the options name, settled or not. */
 ea_status ea_device_open(const ea_device_args *args, ea_context **context);
 
-/* --heads, --head-dim, --head-dim-v, --dtype, --cache-dtype, --shared-kv: an argp child; its
- * input is an ea_problem that holds the command's defaults. */
+/* --heads, --head-dim, --head-dim-v, --dtype, --cache-dtype, --shared-kv: an argp child; its input is an ea_shape_args.
+ */
+typedef struct ea_shape_args {
+  ea_problem *problem; /* holds the command's defaults */
+  const char *given;   /* the name of the last that was there; NULL: none was */
+} ea_shape_args;
+
 extern const struct argp ea_shape_argp;
+
+/* For an argp's help_filter: below the options, a list that print writes, and then the text that follows it there. */
+char *ea_help_with_list(int key, const char *text, void (*print)(FILE *stream));
+
+/* --json, which means the same for every command that has it: see ea_json_print. */
+#define EA_JSON_KEY 'j'
+
+/* Ends the program for `--json FILE`, where FILE looks like a second argument of the command. */
+void ea_refuse_json_file(const struct argp_state *state, const char *file);
+#define EA_JSON_OPTION(group)                                                                                          \
+  { "json", EA_JSON_KEY, NULL, 0, "Print the result as JSON instead of text", group }
 
 /* ------------------------------------------------------------------------------------
  * Output
@@ -128,10 +176,6 @@ void ea_progress_begin(ea_progress *progress, double total);
 void ea_progress_update(ea_progress *progress, double done, const char *text);
 /* Wipes the bar off, before something else is printed and at the end. */
 void ea_progress_clear(ea_progress *progress);
-
-/* Whether a file can be made (or replaced) under a name ("-": standard output), so that work is
- * not done in vain. A message when not. */
-bool ea_output_writable(const char *path);
 
 /* Now, as results say it: "2026-01-31T12:00:00Z". */
 json_t *ea_json_date(void);

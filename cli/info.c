@@ -6,14 +6,14 @@
 #include "cuda/device.h"
 
 static const struct argp_option options[] = {
-    {"json", 'j', NULL, 0, "Print JSON instead of text", 0},
+    EA_JSON_OPTION(0),
     {0},
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
   bool *json = state->input;
   switch (key) {
-  case 'j':
+  case EA_JSON_KEY:
     *json = true;
     return 0;
   case ARGP_KEY_ARG:

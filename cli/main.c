@@ -90,18 +90,15 @@ static int unknown_command(const char *name) {
   return EA_EXIT_BAD_INPUT;
 }
 
-/* Puts the list of commands below the options of --help. */
-static char *help_text(int key, const char *text, void *input) {
-  (void)input;
-  if (key != ARGP_KEY_HELP_POST_DOC) return (char *)text;
-  char *list = NULL;
-  size_t size = 0;
-  FILE *stream = open_memstream(&list, &size);
-  if (!stream) return NULL;
+static void print_commands(FILE *stream) {
   fputs("Commands:\n", stream);
   for (int i = 0; i < NUM_COMMANDS; i++) fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].summary);
-  fprintf(stream, "  help       Show the help of a command: 'extattn help replay'\n\n%s", text);
-  return fclose(stream) == 0 ? list : NULL;
+  fputs("  help       Show the help of a command: 'extattn help replay'\n", stream);
+}
+
+static char *help_text(int key, const char *text, void *input) {
+  (void)input;
+  return ea_help_with_list(key, text, print_commands);
 }
 
 static void print_version(FILE *stream, struct argp_state *state) {

@@ -8,7 +8,9 @@
 #include "check/random.h"
 #include "cli.h"
 #include "common/error.h"
+#include "files.h"
 #include "io/case.h"
+#include "plan/walk.h"
 #include "problem/problem.h"
 
 /* ------------------------------------------------------------------------------------
@@ -25,6 +27,7 @@ typedef enum mask_kind { MASK_ANY, MASK_CAUSAL, MASK_FULL, MASK_RANDOM } mask_ki
 typedef struct make_args {
   const char *out;
   ea_problem shape; /* what the shape options set; 0 where they are not given */
+  ea_shape_args shape_args;
   ea_gen_options gen;
   int32_t num_seqs;
   range prefix, extend;
@@ -66,7 +69,7 @@ enum {
 };
 
 static const struct argp_option options[] = {
-    {"output", KEY_OUT, "FILE", 0, "The case file to write", 1},
+    {"output", KEY_OUT, "FILE", 0, "The case file to write (-: standard output)", 1},
     {"seed", KEY_SEED, "N", 0, "The same seed and options give the same file (0)", 1},
     {"any", KEY_ANY, NULL, 0, "Draw from the seed whatever no option sets, instead of the plain values below", 1},
     {"quiet", KEY_QUIET, NULL, 0, "Print nothing", 1},
@@ -103,7 +106,7 @@ static const ea_gen_options no_gen_options = EA_GEN_OPTIONS_INIT;
 static const char *parse_part(const char *text, int32_t *value) {
   char *end;
   const long long parsed = strtoll(text, &end, 10);
-  if (end == text || *text == ' ' || parsed < 0 || parsed > INT32_MAX / 2) return NULL;
+  if (end == text || *text == ' ' || parsed < 0 || parsed > EA_MAX_SEQ_LEN) return NULL;
   *value = (int32_t)parsed;
   return end;
 }
@@ -115,8 +118,8 @@ static range parse_range(const struct argp_state *state, const char *option, con
   r.high = r.low;
   if (rest && !strncmp(rest, "..", 2)) rest = parse_part(rest + 2, &r.high);
   if (!rest || *rest || r.high < r.low) {
-    argp_failure(state, EA_EXIT_BAD_INPUT, 0, "%s: found '%s', allowed A..B with 0 <= A <= B, or one number", option,
-                 arg);
+    argp_failure(state, EA_EXIT_BAD_INPUT, 0, "%s: found '%s', allowed A..B with 0 <= A <= B <= %d, or one number",
+                 option, arg, EA_MAX_SEQ_LEN);
   }
   return r;
 }
@@ -208,11 +211,28 @@ static error_t parse_rule(int key, char *arg, struct argp_state *state) {
   }
 }
 
+/* Whether the seed or the options make a custom mask. */
+static bool may_be_masked(const make_args *args) {
+  return args->mask == MASK_RANDOM || (args->any && args->mask == MASK_ANY);
+}
+
+static void refuse_idle(const struct argp_state *state, const make_args *args) {
+  const ea_gen_options *gen = &args->gen;
+  const bool no_mask = !may_be_masked(args);
+  const ea_idle_option idle[] = {
+      {"mask-prefix", gen->skip_prefix_custom_mask == EA_NO && no_mask, "without a custom mask", "with --mask random"},
+      {"mask-offsets", gen->window_kv_offsets == EA_YES && no_mask, "without a custom mask", "with --mask random"},
+      {"quiet", args->quiet && ea_is_dash(args->out), "beside --output -", "without it"},
+  };
+  ea_refuse_idle(state, idle, sizeof idle / sizeof idle[0]);
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
   make_args *args = state->input;
   switch (key) {
   case ARGP_KEY_INIT:
-    state->child_inputs[0] = &args->shape;
+    args->shape_args.problem = &args->shape;
+    state->child_inputs[0] = &args->shape_args;
     return 0;
   case KEY_OUT:
     args->out = arg;
@@ -240,6 +260,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     return 0;
   case ARGP_KEY_END:
     if (!args->out) argp_failure(state, EA_EXIT_BAD_INPUT, 0, "--output: found none, allowed a file's name");
+    refuse_idle(state, args);
     return 0;
   default: {
     const error_t size = parse_size(key, arg, state);
@@ -336,7 +357,14 @@ static ea_status check_spec(const ea_spec *spec) {
   const ea_status status = ea_problem_resolve(&spec->problem, &resolved);
   if (status) return status;
   int64_t tokens = 0;
-  for (int32_t b = 0; b < spec->num_seqs; b++) tokens += (int64_t)spec->seqs[b].prefix + spec->seqs[b].extend;
+  for (int32_t b = 0; b < spec->num_seqs; b++) {
+    const int64_t length = (int64_t)spec->seqs[b].prefix + spec->seqs[b].extend;
+    if (length > EA_MAX_SEQ_LEN) {
+      return ea_fail(EA_ERR_INVALID, "--prefix, --extend: found a sequence of %" PRId64 " tokens, allowed up to %d",
+                     length, EA_MAX_SEQ_LEN);
+    }
+    tokens += length;
+  }
   if (tokens <= INT32_MAX) return EA_OK;
   return ea_fail(EA_ERR_INVALID, "--prefix, --extend: found %" PRId64 " tokens in all, allowed up to %d", tokens,
                  INT32_MAX);
@@ -370,7 +398,7 @@ static int write_case(const make_args *args, const ea_spec *spec) {
   status = ea_case_write(args->out, &c);
   ea_case_free(&c);
   if (status) return ea_exit_failed(status);
-  if (!args->quiet) {
+  if (!args->quiet && !ea_is_dash(args->out)) {
     char text[1024];
     ea_spec_describe(spec, text, sizeof text);
     printf("%s: seed %" PRIu64 ", %s\n", args->out, args->gen.seed, text);
@@ -387,12 +415,15 @@ int ea_cmd_make_case(int argc, char **argv) {
       .doc = "Writes a random batch as a case file, which `extattn run` runs.\v"
              "Examples:\n"
              "  extattn make-case -o batch.safetensors --seed 7\n"
-             "  extattn make-case -o mla.safetensors --heads 16/1 --head-dim 576 --head-dim-v 512 --shared-kv\n"
+             "  extattn make-case -o mla.safetensors -H 16/1 -D 576 --shared-kv\n"
              "  extattn make-case -o nasty.safetensors --seed 3 --any --stale-nan --empty",
   };
   make_args args = {.shape = EA_PROBLEM_INIT, .gen = no_gen_options, .num_seqs = -1};
   args.shape.dtype = EA_DTYPE_NONE; /* not given */
   if (argp_parse(&argp, argc, argv, 0, NULL, &args)) return EA_EXIT_FAILURE;
+  const ea_file_use files[] = {EA_FILE_WRITTEN("--output", args.out)};
+  const int checked = ea_files_check(files, 1);
+  if (checked != EA_EXIT_OK) return checked;
   ea_spec *spec = malloc(sizeof *spec);
   if (!spec) {
     ea_message("out of memory");

@@ -41,6 +41,15 @@ int ea_exit_failed(ea_status status) {
   return ea_exit_of(status);
 }
 
+int ea_exit_failed_in(const char *path, ea_status status) {
+  const char *text = ea_last_error();
+  const size_t n = strlen(path);
+  const bool named = !strncmp(text, path, n) && text[n] == ':';
+  if (status != EA_ERR_INVALID || named) return ea_exit_failed(status);
+  ea_message("%s: %s", path, text);
+  return ea_exit_of(status);
+}
+
 bool ea_wants_color(FILE *stream) {
   const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
   if (no_color && *no_color) return false;
@@ -205,24 +214,6 @@ void ea_table_print(ea_table *table, FILE *stream) {
 }
 
 /* ------------------------------------------------------------------------------------
- * Files
- * ---------------------------------------------------------------------------------- */
-
-bool ea_output_writable(const char *path) {
-  if (!strcmp(path, "-")) return true;
-  errno = 0;
-  bool writable = access(path, W_OK) == 0;
-  if (!writable && errno == ENOENT) {
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
-    writable = folder && access(folder, W_OK) == 0;
-    free(folder);
-  }
-  if (!writable) ea_message("%s: %s", path, strerror(errno));
-  return writable;
-}
-
-/* ------------------------------------------------------------------------------------
  * JSON
  * ---------------------------------------------------------------------------------- */
 
@@ -270,7 +261,6 @@ static ea_status write_json(const json_t *value, const char *path) {
 }
 
 bool ea_json_write(json_t *value, const char *path) {
-  if (!strcmp(path, "-")) return ea_json_print(value, stdout);
   const ea_status status = write_json(value, path);
   if (status != EA_OK) ea_message("%s", ea_last_error());
   json_decref(value);

@@ -7,7 +7,9 @@
 
 typedef struct plan_args {
   ea_problem problem;
+  ea_shape_args shape_args;
   ea_device_args device;
+  bool arch_given;
   const char *arch; /* NULL: all */
   bool json;
 } plan_args;
@@ -20,27 +22,38 @@ typedef struct plan_row {
   char error[512];
 } plan_row;
 
-enum { KEY_ARCH = 'a', KEY_JSON = 'j', KEY_WINDOW = 0x1000, KEY_CAP };
+enum { KEY_ARCH = 'a', KEY_WINDOW = 0x1000, KEY_CAP };
 
 static const struct argp_option options[] = {
     {"arch", KEY_ARCH, "all|sm_80|sm_86|sm_89|sm_90|sm_100|sm_120", 0, "Architecture (all)", 0},
-    {"json", KEY_JSON, NULL, 0, "Print JSON instead of a table", 0},
+    EA_JSON_OPTION(0),
     {"window", KEY_WINDOW, "W", 0, "Sliding window: W tokens to the left", 0},
     {"cap", KEY_CAP, "C", 0, "Scores are capped: C * tanh(score / C)", 0},
     {0},
 };
 
+static void refuse_idle(const struct argp_state *state, const plan_args *args) {
+  const bool here = args->device.given & EA_OPTION_DEVICE;
+  const ea_idle_option idle[] = {
+      {"arch", args->arch_given && here, "beside --device", "without it"},
+      {ea_device_option_given(&args->device, EA_OPTIONS_OF_CPU), !here, "without --device cpu", "with it"},
+  };
+  ea_refuse_idle(state, idle, sizeof idle / sizeof idle[0]);
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
   plan_args *args = state->input;
   switch (key) {
   case ARGP_KEY_INIT:
-    state->child_inputs[0] = &args->problem;
+    args->shape_args.problem = &args->problem;
+    state->child_inputs[0] = &args->shape_args;
     state->child_inputs[1] = &args->device;
     return 0;
   case KEY_ARCH:
+    args->arch_given = true;
     args->arch = strcmp(arg, "all") != 0 ? arg : NULL;
     return 0;
-  case KEY_JSON:
+  case EA_JSON_KEY:
     args->json = true;
     return 0;
   case KEY_WINDOW:
@@ -54,6 +67,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     return EINVAL;
   case ARGP_KEY_END:
     if (args->problem.head_dim == 0) argp_error(state, "--head-dim is missing");
+    refuse_idle(state, args);
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
@@ -98,8 +112,9 @@ enum { MAX_ROWS = 16 };
 
 /* One row for the device or the architecture that was named, or one for each that is known. */
 static int plan_rows(const plan_args *args, plan_row rows[MAX_ROWS]) {
-  if (args->device.given || args->arch) {
-    plan_row_of(args, args->device.given ? NULL : args->arch, &rows[0]);
+  const bool here = args->device.given & EA_OPTION_DEVICE;
+  if (here || args->arch) {
+    plan_row_of(args, here ? NULL : args->arch, &rows[0]);
     return 1;
   }
   int32_t count = 0;
@@ -137,21 +152,22 @@ static json_t *rows_json(const plan_row *rows, int count) {
 
 static void add_row(ea_table *table, const plan_row *row) {
   if (row->status != EA_OK) {
-    ea_table_add(table, row->target, "-", "-", "-", "-", "-", "-", "-", "-", "-");
+    ea_table_add(table, row->target, "-", "-", "-", "-", "-", "-", "-");
     return;
   }
   const ea_plan_info *info = &row->info;
-  ea_table_add(table, row->target, ea_family_name(info->family), info->kernel, ea_count_text(info->tile_m).text,
-               ea_count_text(info->tile_n).text, ea_count_text(info->stages).text, ea_count_text(info->max_stages).text,
-               ea_count_text(info->smem_bytes).text, ea_count_text(info->smem_limit_bytes).text,
+  char stages[32];
+  snprintf(stages, sizeof stages, info->max_stages > 0 ? "%d of %d" : "-", info->stages, info->max_stages);
+  ea_table_add(table, row->target, info->kernel, ea_count_text(info->tile_m).text, ea_count_text(info->tile_n).text,
+               stages, ea_count_text(info->smem_bytes).text, ea_count_text(info->smem_limit_bytes).text,
                ea_count_text(info->threads).text);
 }
 
 static void print_rows(const plan_row *rows, int count) {
   static const ea_column columns[] = {
-      {"arch", true, 0},           {"family", true, 0},   {"kernel", true, 0},   {"M rows", false, 0},
-      {"N keys", false, 0},        {"stages", false, 0},  {"at most", false, 0}, {"needed bytes", false, 0},
-      {"allowed bytes", false, 0}, {"threads", false, 0},
+      /* 80 characters for the longest name of a kernel */
+      {"arch", true, 0},    {"kernel", true, 0}, {"rows", false, 0},    {"keys", false, 0},
+      {"stages", false, 0}, {"bytes", false, 0}, {"allowed", false, 0}, {"threads", false, 0},
   };
   static const ea_column reason_columns[] = {{"arch", true, 0}, {"reason", true, 0}};
   ea_table *table = ea_table_new(columns, sizeof columns / sizeof columns[0]);
@@ -198,12 +214,13 @@ int ea_cmd_plan(int argc, char **argv) {
       .options = options,
       .parser = parse_option,
       .children = children,
-      .doc = "Shows which kernel would run a shape on each GPU architecture: family, tiles of M query rows and N keys, "
-             "pipeline depth in stages, the shared memory that a block needs and may have, and why. "
+      .doc = "Shows which kernel would run a shape on each GPU architecture: its tiles of query rows and keys, its "
+             "pipeline depth in stages, of how many at most, the bytes of shared memory that a block needs and may "
+             "have, and why. "
              "With --device, the plan for a device that is here. Heads are 32/8 where --heads does not say otherwise.\v"
              "Examples:\n"
              "  extattn plan --head-dim 128 --heads 32/8\n"
-             "  extattn plan --head-dim 576 --head-dim-v 512 --heads 128/1 --shared-kv --arch sm_90 --stages 3",
+             "  extattn plan -D 576 --head-dim-v 512 --shared-kv -H 128/1 --arch sm_90",
   };
   plan_args args = {.problem = EA_PROBLEM_INIT, .device = EA_DEVICE_ARGS_INIT};
   args.problem.num_q_heads = 32;

@@ -64,8 +64,17 @@ static bool batch_text(const json_t *row, char *text, size_t n) {
   return true;
 }
 
-/* Three lines: head dimensions, heads (and "ordered" where slots are), batch. Of our own words and numbers, so it needs
- * no quoting. */
+/* Of the types that there are; "" for none (records of long ago have none). */
+static const char *type_name(const json_t *row) {
+  static const ea_dtype types[] = {EA_BF16, EA_F16, EA_F32};
+  for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+    if (!strcmp(ea_plot_text(row, "dtype"), ea_dtype_name(types[i]))) return ea_dtype_name(types[i]);
+  }
+  return "";
+}
+
+/* Three lines: type and head dimensions, heads (and "ordered" where slots are), batch. Of our own words and numbers, so
+ * it needs no quoting. */
 static bool make_label(const json_t *row, char *label, size_t n) {
   double dim, dim_v, heads_q, heads_kv;
   char dims[32], batch[96];
@@ -75,8 +84,10 @@ static bool make_label(const json_t *row, char *label, size_t n) {
     return false;
   }
   snprintf(dims, sizeof dims, dim == dim_v ? "%.0f" : "%.0f/%.0f", dim, dim_v);
+  const char *type = type_name(row);
   const bool ordered = !strcmp(ea_plot_text(row, "slots"), "ordered");
-  snprintf(label, n, "%s\\n%.0f/%.0f%s\\n%s", dims, heads_q, heads_kv, ordered ? ", ordered" : "", batch);
+  snprintf(label, n, "%s%s%s\\n%.0f/%.0f%s\\n%s", type, *type ? " " : "", dims, heads_q, heads_kv,
+           ordered ? ", ordered" : "", batch);
   return true;
 }
 
@@ -126,7 +137,7 @@ static void print_data(const bench_data *data, FILE *script) {
   fputs("EOD\n", script);
 }
 
-static void print_script(const json_t *root, const bench_data *data, FILE *script) {
+static void print_script(const json_t *root, const bench_data *data, ea_plot_format format, FILE *script) {
   static const char *const colors[MAX_DEPTHS] = {"#b3c6e0", "#6f97c8", "#2f6bb0", "#d8842a",
                                                  "#5ec962", "#21918c", "#8d6cab", "#888888"};
   const char *unit = data->memory_bound ? "GB/s" : "TFLOP/s";
@@ -135,12 +146,12 @@ static void print_script(const json_t *root, const bench_data *data, FILE *scrip
   ea_plot_device_text(json_object_get(root, "device"), device, sizeof device);
   snprintf(subtitle, sizeof subtitle, "%s, extattn %s, %s", device, ea_plot_text(root, "version"),
            ea_plot_text(root, "date"));
+  ea_plot_terminal(script, format, EA_PLOT_HEIGHT);
   ea_plot_style(script, title, subtitle);
   fprintf(script,
-          "set rmargin at screen 0.97\nset bmargin at screen 0.2\nset ylabel '%s' offset 1,0 textcolor rgb '#222222'\n"
-          "set xlabel 'head dim, heads, batch' offset 0,-1.8 textcolor rgb '#222222'\nset yrange [0:*]\nset offsets "
-          "0,0,graph 0.2,0\n"
-          "unset grid\nset grid ytics linecolor rgb '#dddddd' linewidth 1 dashtype 1\nset key horizontal\n"
+          "set rmargin at screen 0.97\nset bmargin at screen 0.2\nset ylabel '%s' offset 0,0 textcolor rgb '#222222'\n"
+          "set xlabel 'type, head dim, heads, batch' offset 0,-2.2 textcolor rgb '#222222'\nset yrange [0:*]\n"
+          "unset grid\nset grid ytics linecolor rgb '#dddddd' linewidth 1 dashtype 1\n"
           "set style data histograms\nset style histogram clustered gap 1\nset style fill solid 1.0 noborder\n"
           "set xtics scale 0 font ',12'\n",
           unit);
@@ -158,14 +169,14 @@ static void print_script(const json_t *root, const bench_data *data, FILE *scrip
   fputc('\n', script);
 }
 
-bool ea_plot_bench_script(const json_t *result, FILE *script) {
+bool ea_plot_bench_script(const json_t *result, ea_plot_format format, FILE *script) {
   bench_data *data = calloc(1, sizeof *data);
   if (!data) {
     (void)ea_fail(EA_ERR_OUT_OF_MEMORY, "result: no memory");
     return false;
   }
   const bool ok = read_bench(result, data);
-  if (ok) print_script(result, data, script);
+  if (ok) print_script(result, data, format, script);
   free(data);
   return ok;
 }

@@ -149,7 +149,7 @@ static void print_log_axis(FILE *script, char axis, double min, double max) {
 static void print_axes(const replay_data *data, unit x, FILE *script) {
   fputs("set format x '%g'\n"
         "set rmargin at screen 0.87\n"
-        "set ylabel 'time of a batch, ms' offset 1,0 textcolor rgb '#222222'\n"
+        "set ylabel 'time of a batch, ms' offset 0,0 textcolor rgb '#222222'\n"
         "set cblabel 'prefix, % of the keys' offset -0.5,0 textcolor rgb '#222222'\n"
         "set cbrange [0:100]\n"
         "set cbtics 25 in\n"
@@ -166,8 +166,9 @@ static void print_axes(const replay_data *data, unit x, FILE *script) {
   }
 }
 
-static void print_script(const replay_data *data, FILE *script) {
+static void print_script(const replay_data *data, ea_plot_format format, FILE *script) {
   const unit x = unit_of(data->max_pairs);
+  ea_plot_terminal(script, format, EA_PLOT_HEIGHT);
   ea_plot_style(script, data->title, data->subtitle);
   print_axes(data, x, script);
   fputs("$batches << EOD\n", script);
@@ -188,12 +189,12 @@ static void print_script(const replay_data *data, FILE *script) {
           data->tflops, data->best_tflops);
 }
 
-bool ea_plot_replay_script(const json_t *result, FILE *script) {
+bool ea_plot_replay_script(const json_t *result, ea_plot_format format, FILE *script) {
   replay_data data = {0};
   const bool ok = read_replay(result, &data);
   if (ok) {
     choose_axes(&data);
-    print_script(&data, script);
+    print_script(&data, format, script);
   }
   free(data.batches);
   return ok;

@@ -39,18 +39,35 @@ void ea_plot_quoted(FILE *script, const char *text) {
   fputc('\'', script);
 }
 
+void ea_plot_terminal(FILE *script, ea_plot_format format, double height) {
+  static const char look[] = "enhanced background '#ffffff'";
+  switch (format) {
+  case EA_PLOT_SVG:
+    fprintf(script, "set terminal svg size %d,%.0f dynamic %s font 'Helvetica,Arial,sans-serif,14'\n", EA_PLOT_WIDTH,
+            height, look);
+    break;
+  case EA_PLOT_PNG: /* twice as fine */
+    fprintf(script, "set terminal pngcairo size %d,%.0f %s font 'Sans,14' fontscale 1.5 linewidth 2 pointscale 2\n",
+            2 * EA_PLOT_WIDTH, 2 * height, look);
+    break;
+  case EA_PLOT_PDF: /* 96 points of a screen are an inch */
+    fprintf(script, "set terminal pdfcairo size %.9gin,%.9gin %s font 'Sans,14' fontscale 0.75\n", EA_PLOT_WIDTH / 96.0,
+            height / 96.0, look);
+    break;
+  }
+}
+
 void ea_plot_style(FILE *script, const char *title, const char *subtitle) {
-  static const char style[] =
-      "set terminal svg size 960,640 dynamic enhanced background '#ffffff' font 'Helvetica,Arial,sans-serif,14'\n"
-      "set encoding utf8\n"
-      "set border 3 linecolor rgb '#555555'\n"
-      "set tics nomirror out textcolor rgb '#222222'\n"
-      "set format y '%g'\n"
-      "set grid xtics ytics linecolor rgb '#dddddd' linewidth 1 dashtype 1\n"
-      "set key top left reverse Left samplen 2.5 spacing 1.3 noopaque textcolor rgb '#222222'\n"
-      "set lmargin at screen 0.095\n"
-      "set tmargin at screen 0.86\n"
-      "set bmargin at screen 0.13\n";
+  static const char style[] = "set encoding utf8\n"
+                              "set border 3 linecolor rgb '#555555'\n"
+                              "set tics nomirror out textcolor rgb '#222222'\n"
+                              "set format y '%g'\n"
+                              "set grid xtics ytics linecolor rgb '#dddddd' linewidth 1 dashtype 1\n"
+                              "set key at screen 0.09,0.88 left top horizontal reverse Left samplen 2.5 width 1 "
+                              "noopaque textcolor rgb '#222222'\n"
+                              "set lmargin at screen 0.095\n"
+                              "set tmargin at screen 0.82\n"
+                              "set bmargin at screen 0.13\n";
   fputs(style, script);
   fputs("set label 1 ", script);
   ea_plot_quoted(script, title);

@@ -19,22 +19,31 @@ void ea_plot_device_text(const json_t *device, char *text, size_t n);
  * could run commands. */
 void ea_plot_quoted(FILE *script, const char *text);
 
-/* The look that all plots have, and a heading of two lines (plain text). */
+/* How high a plot is that is EA_PLOT_WIDTH wide. What an image's points are to a screen's, the drawing decides. */
+enum { EA_PLOT_WIDTH = 960, EA_PLOT_HEIGHT = 640 };
+
+typedef enum ea_plot_format { EA_PLOT_SVG, EA_PLOT_PNG, EA_PLOT_PDF } ea_plot_format;
+
+/* gnuplot's terminal for a plot of this height. */
+void ea_plot_terminal(FILE *script, ea_plot_format format, double height);
+
+/* The look that all plots have, a heading of two lines (plain text) and below it, in a row or two, the key. */
 void ea_plot_style(FILE *script, const char *title, const char *subtitle);
 
 /* Which part of a timeline. */
 typedef struct ea_plot_view {
+  const char *given; /* the name of an option that says so; NULL: none does */
   int32_t block;
   double from_us; /* negative: from the middle */
   double length_us;
 } ea_plot_view;
 
 #define EA_PLOT_VIEW_INIT                                                                                              \
-  { 0, -1, 20 }
+  { NULL, 0, -1, 20 }
 
 /* The drawings. False, with the reason as the last error, when the result is not one. */
-bool ea_plot_replay_script(const json_t *result, FILE *script);
-bool ea_plot_bench_script(const json_t *result, FILE *script);
-bool ea_plot_timeline_script(const json_t *result, const ea_plot_view *view, FILE *script);
+bool ea_plot_replay_script(const json_t *result, ea_plot_format format, FILE *script);
+bool ea_plot_bench_script(const json_t *result, ea_plot_format format, FILE *script);
+bool ea_plot_timeline_script(const json_t *result, const ea_plot_view *view, ea_plot_format format, FILE *script);
 
 #endif

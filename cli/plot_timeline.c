@@ -211,12 +211,12 @@ static void print_heading(const json_t *root, const picture *p, FILE *script) {
 }
 
 /* Heights in pixels: the heading, rows, the axis, the key. */
-static void print_axes(const picture *p, int num_entries, FILE *script) {
+static void print_axes(const picture *p, int num_entries, ea_plot_format format, FILE *script) {
   const int heading = 80, rows = 52 * p->num_rows, axis = 62;
   const int key_rows = (num_entries + 3) / 4, key = 24 * key_rows + 10;
   const double height = heading + rows + axis + key;
+  ea_plot_terminal(script, format, height);
   fprintf(script,
-          "set terminal svg size 960,%.0f dynamic enhanced background '#ffffff' font 'Helvetica,Arial,sans-serif,14'\n"
           "set label 1 at screen 0.02,%.9g\n"
           "set label 2 at screen 0.02,%.9g\n"
           "set rmargin at screen 0.98\nset lmargin at screen 0.155\nset tmargin at screen %.9g\n"
@@ -224,7 +224,7 @@ static void print_axes(const picture *p, int num_entries, FILE *script) {
           "set xrange [0:%.9g]\nset yrange [%.9g:0.5]\nset xlabel 'us' offset 0,0.4 textcolor rgb '#222222'\n"
           "set key at screen 0.57,%.9g center top vertical maxrows %d width 0 samplen 1.2 spacing 1.3 font ',12'\n"
           "set style fill solid 1.0 noborder\nset ytics scale 0 (",
-          height, 1 - 28 / height, 1 - 54 / height, 1 - heading / height, (axis + key) / height, p->length_us,
+          1 - 28 / height, 1 - 54 / height, 1 - heading / height, (axis + key) / height, p->length_us,
           0.5 - p->num_rows, key / height, key_rows);
   for (int r = 0; r < p->num_rows; r++) {
     fputs(r ? ", " : "", script);
@@ -244,7 +244,7 @@ static void name_look(int l, const bool drawn[EA_NUM_MARK_KINDS], char *text, si
   }
 }
 
-static void print_script(const json_t *root, const picture *p, FILE *script) {
+static void print_script(const json_t *root, const picture *p, ea_plot_format format, FILE *script) {
   bool drawn[EA_NUM_MARK_KINDS] = {false};
   char names[NUM_LOOKS][64];
   int num_entries = 0, tiles[NUM_LOOKS];
@@ -255,7 +255,7 @@ static void print_script(const json_t *root, const picture *p, FILE *script) {
     name_look(l, drawn, names[l], sizeof names[l]);
     num_entries += names[l][0] != 0;
   }
-  print_axes(p, num_entries, script);
+  print_axes(p, num_entries, format, script);
   fputs("plot NaN notitle", script);
   for (int l = 0; l < NUM_LOOKS; l++) {
     if (!names[l][0]) continue; /* gnuplot does not survive empty data */
@@ -267,9 +267,9 @@ static void print_script(const json_t *root, const picture *p, FILE *script) {
   fputc('\n', script);
 }
 
-bool ea_plot_timeline_script(const json_t *result, const ea_plot_view *view, FILE *script) {
+bool ea_plot_timeline_script(const json_t *result, const ea_plot_view *view, ea_plot_format format, FILE *script) {
   picture p;
   if (!read_picture(result, view, &p)) return false;
-  print_script(result, &p, script);
+  print_script(result, &p, format, script);
   return true;
 }

@@ -6,24 +6,27 @@
 
 #include "cli.h"
 #include "common/error.h"
+#include "files.h"
 #include "plot.h"
 #include "replay.h"
 
 typedef struct replay_args {
   ea_replay_config config; /* trace, totals and context come later */
+  ea_shape_args shape;
   ea_device_args device;
   const char *trace_path;
   int64_t max_requests;
   bool counts_only;
   bool summary; /* without the row for each batch */
-  const char *json_path;
-  const char *plot_path;
+  bool json;
+  const char *slots, *seed; /* as typed; NULL: not given */
+  const char *out_path, *plot_path;
 } replay_args;
 
 enum {
   KEY_REQUESTS = 'n',
   KEY_BUDGET = 'b',
-  KEY_JSON = 'j',
+  KEY_OUT = 'o',
   KEY_PLOT = 'p',
   KEY_SEED = 's',
   KEY_COUNTS = 'c',
@@ -43,9 +46,10 @@ static const struct argp_option options[] = {
      0},
     {"seed", KEY_SEED, "N", 0, "Seed of the random numbers and of the slots (1)", 0},
     {"summary", KEY_SUMMARY, NULL, 0, "Leave out the row for each batch", 0},
-    {"json", KEY_JSON, "FILE", 0, "Write the result as JSON (-: instead of the text)", 0},
-    {"plot", KEY_PLOT, "FILE.svg", 0, "Draw batch time against visible pairs, with gnuplot (-: instead of the text)",
-     0},
+    {"output", KEY_OUT, "FILE", 0, "Write the result as JSON (-: standard output, instead of the text)", 0},
+    EA_JSON_OPTION(0),
+    {"plot", KEY_PLOT, "FILE.svg|.png|.pdf", 0,
+     "Draw batch time against visible pairs, with gnuplot (-: an SVG on standard output, instead of the text)", 0},
     {0},
 };
 
@@ -62,15 +66,34 @@ static void parse_slots(const struct argp_state *state, const char *arg, ea_repl
   }
 }
 
-static bool is_stdout(const char *path) {
-  return path && !strcmp(path, "-");
+/* Standard output belongs to one of them. */
+static bool wants_text(const replay_args *args) {
+  return !args->json && !ea_is_dash(args->out_path) && !ea_is_dash(args->plot_path);
+}
+
+/* Counting looks at nothing but the trace and the budget. */
+static void refuse_idle(const struct argp_state *state, const replay_args *args) {
+  static const char beside[] = "beside --counts-only", without[] = "without it";
+  const bool counts = args->counts_only;
+  const ea_idle_option idle[] = {
+      {"plot", counts && args->plot_path, beside, without},
+      {"slots", counts && args->slots, beside, without},
+      {"pool-tokens", counts && args->config.pool_tokens, beside, without},
+      {"seed", counts && args->seed, beside, without},
+      {"summary", counts && args->summary, beside, without},
+      {args->shape.given, counts, beside, without},
+      {ea_device_option_given(&args->device, EA_OPTIONS_OF_DEVICE), counts, beside, without},
+      {"summary", args->summary && !wants_text(args), "without text to print", "with it"},
+  };
+  ea_refuse_idle(state, idle, sizeof idle / sizeof idle[0]);
 }
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
   replay_args *args = state->input;
   switch (key) {
   case ARGP_KEY_INIT:
-    state->child_inputs[0] = &args->config.problem;
+    args->shape.problem = &args->config.problem;
+    state->child_inputs[0] = &args->shape;
     state->child_inputs[1] = &args->device;
     return 0;
   case KEY_REQUESTS:
@@ -84,32 +107,35 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     return 0;
   case KEY_SLOTS:
     parse_slots(state, arg, &args->config);
+    args->slots = arg;
     return 0;
   case KEY_POOL:
     args->config.pool_tokens = ea_arg_int(state, "--pool-tokens", arg, 1, INT64_MAX);
     return 0;
   case KEY_SEED:
     args->config.seed = (uint64_t)ea_arg_int(state, "--seed", arg, 0, INT64_MAX);
+    args->seed = arg;
     return 0;
   case KEY_SUMMARY:
     args->summary = true;
     return 0;
-  case KEY_JSON:
-    args->json_path = arg;
+  case EA_JSON_KEY:
+    args->json = true;
+    return 0;
+  case KEY_OUT:
+    args->out_path = arg;
     return 0;
   case KEY_PLOT:
     args->plot_path = arg;
     return 0;
   case ARGP_KEY_ARG:
+    if (args->trace_path && args->json) ea_refuse_json_file(state, arg);
     if (args->trace_path) argp_error(state, "found a second trace '%s', allowed one", arg);
     args->trace_path = arg;
     return 0;
   case ARGP_KEY_END:
     if (!args->trace_path) argp_error(state, "TRACE is missing");
-    if (args->counts_only && args->plot_path) argp_error(state, "--plot needs times: found --counts-only, too");
-    if (is_stdout(args->json_path) && is_stdout(args->plot_path)) {
-      argp_error(state, "found standard output for --json and --plot, allowed for one of them");
-    }
+    refuse_idle(state, args);
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
@@ -133,8 +159,9 @@ static const char doc[] =
     "TFLOP/s counts 2 * (D + DV) operations for each visible pair of tokens and query head. Times are the device's own "
     "(CUDA events) on a GPU and the host's on a CPU; the first batch is run once before, to warm up.\n\n"
     "Examples:\n"
-    "  extattn replay conversation.jsonl --requests 50 --counts-only\n"
-    "  extattn replay conversation.jsonl -n 50 --slots pages:16 --plot 50.svg";
+    "  echo '{\"input_length\": 1300, \"hash_ids\": [0, 1, 2]}' >trace.jsonl\n"
+    "  extattn replay trace.jsonl --counts-only\n"
+    "  extattn replay trace.jsonl --slots pages:16 -o trace.json --plot trace.svg";
 
 /* ------------------------------------------------------------------------------------
  * Running
@@ -191,40 +218,16 @@ static ea_status run_replay(const replay_args *args, ea_replay_result *r, bool t
  * Results
  * ---------------------------------------------------------------------------------- */
 
-/* The JSON of a plot that cannot be drawn now, beside it: "chat.svg" gives "chat.json". */
-static char *json_path_beside(const char *plot_path) {
-  const char *dot = strrchr(plot_path, '.'), *slash = strrchr(plot_path, '/');
-  const size_t stem = dot && (!slash || dot > slash) ? (size_t)(dot - plot_path) : strlen(plot_path);
-  char *path = NULL;
-  return asprintf(&path, "%.*s.json", (int)stem, plot_path) < 0 ? NULL : path;
-}
-
-/* Without gnuplot the result is kept, so that the plot can be made later. */
-static int keep_for_plot(const replay_args *args, json_t *json) {
-  char *beside = args->json_path ? strdup(args->json_path) : json_path_beside(args->plot_path);
-  const bool kept = beside && (args->json_path || ea_json_write(json_incref(json), beside));
-  if (kept) {
-    ea_message("gnuplot is not installed; later, 'extattn plot %s -o %s' draws the plot", beside, args->plot_path);
-  }
-  free(beside);
-  return EA_EXIT_FAILURE;
-}
-
-static int draw(const replay_args *args, json_t *json, bool text) {
-  if (!ea_plot_available()) return keep_for_plot(args, json);
-  const int exit_code = ea_plot_write(json, args->plot_path);
-  if (exit_code == EA_EXIT_OK && text) printf("plot: %s\n", args->plot_path);
-  return exit_code;
-}
-
 /* JSON and plot, as far as they are asked for. */
 static int write_results(const replay_args *args, const ea_replay_result *r, bool text) {
-  if (!args->json_path && !args->plot_path) return EA_EXIT_OK;
+  if (!args->json && !args->out_path && !args->plot_path) return EA_EXIT_OK;
   json_t *json = ea_replay_json(r);
   int exit_code = EA_EXIT_OK;
-  if (args->json_path && !ea_json_write(json_incref(json), args->json_path)) exit_code = EA_EXIT_FAILURE;
+  if (args->json && !ea_json_print(json_incref(json), stdout)) exit_code = EA_EXIT_FAILURE;
+  if (args->out_path && !ea_json_write(json_incref(json), args->out_path)) exit_code = EA_EXIT_FAILURE;
   if (args->plot_path) {
-    const int plotted = draw(args, json, text);
+    const int plotted = ea_plot_write(json, args->plot_path);
+    if (plotted == EA_EXIT_OK && text) printf("plot: %s\n", args->plot_path);
     if (exit_code == EA_EXIT_OK) exit_code = plotted;
   }
   json_decref(json);
@@ -243,7 +246,7 @@ static int replay(const replay_args *args, const ea_trace *trace) {
   r.config.totals = &r.totals;
   r.config.plan_options = args->device.plan;
   r.device.struct_size = sizeof r.device;
-  const bool text = !is_stdout(args->json_path) && !is_stdout(args->plot_path);
+  const bool text = wants_text(args);
   ea_status status = count(trace, &r);
   if (status == EA_OK && !args->counts_only) {
     status = ea_device_open(&args->device, &r.config.context);
@@ -259,9 +262,15 @@ static int replay(const replay_args *args, const ea_trace *trace) {
 }
 
 /* Found out before the work, not after it. */
-static bool outputs_writable(const replay_args *args) {
-  return (!args->json_path || ea_output_writable(args->json_path)) &&
-         (!args->plot_path || ea_output_writable(args->plot_path));
+static int check_files(const replay_args *args) {
+  const ea_file_use files[] = {
+      EA_FILE_READ("TRACE", args->trace_path),
+      EA_FILE_WRITTEN("--output", args->out_path),
+      EA_FILE_WRITTEN("--json", args->json ? "-" : NULL),
+      EA_FILE_WRITTEN("--plot", args->plot_path),
+  };
+  const int code = ea_files_check(files, sizeof files / sizeof files[0]);
+  return code == EA_EXIT_OK ? ea_plot_check("--plot", args->plot_path) : code;
 }
 
 int ea_cmd_replay(int argc, char **argv) {
@@ -274,7 +283,8 @@ int ea_cmd_replay(int argc, char **argv) {
   args.config.problem.num_kv_heads = 8;
   args.config.problem.head_dim = 128;
   if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0) return EA_EXIT_FAILURE;
-  if (!outputs_writable(&args)) return EA_EXIT_FAILURE;
+  const int checked = check_files(&args);
+  if (checked != EA_EXIT_OK) return checked;
 
   ea_trace trace;
   const ea_status status = ea_trace_read(args.trace_path, args.max_requests, &trace);

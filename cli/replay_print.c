@@ -105,13 +105,13 @@ enum { NUM_COLUMNS = 8 };
 static void make_columns(const ea_replay_result *r, ea_column columns[NUM_COLUMNS]) {
   const ea_trace_totals *t = &r->totals;
   const int64_t widest[] = {t->batches, t->sequences, t->new_tokens, t->prefix_tokens, t->visible_pairs};
-  static const char *const headers[NUM_COLUMNS] = {"batch",         "sequences", "new tokens",   "prefix tokens",
-                                                   "visible pairs", "time ms",   "new tokens/s", "TFLOP/s"};
+  static const char *const headers[NUM_COLUMNS] = {"batch",         "seqs",    "new tokens",   "prefix",
+                                                   "visible pairs", "time ms", "new tokens/s", "TFLOP/s"};
   for (int i = 0; i < NUM_COLUMNS; i++) {
     columns[i] = (ea_column){.header = headers[i]};
     if (i < 5) columns[i].width = (int)strlen(ea_count_text(widest[i]).text);
   }
-  columns[5].width = 9;
+  columns[5].width = 7;
 }
 
 static void print_row(const ea_replay_result *r, const char *name, const ea_replay_record *row) {

@@ -1,14 +1,13 @@
 /* extattn run: one batch from a case file, on any device, its result into a file. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "cli.h"
 #include "clock.h"
 #include "common/error.h"
 #include "cuda/memory.h"
+#include "files.h"
 #include "io/case.h"
-#include "io/new_file.h"
 #include "place.h"
 
 /* ------------------------------------------------------------------------------------
@@ -26,13 +25,14 @@ typedef struct run_args {
   ea_device_args device;
 } run_args;
 
-enum { KEY_OUT = 'o', KEY_QUIET = 'q', KEY_SHARED_KV = 0x400, KEY_JSON };
+enum { KEY_OUT = 'o', KEY_QUIET = 'q', KEY_SHARED_KV = 0x400 };
 
 static const struct argp_option options[] = {
-    {"output", KEY_OUT, "OUT", 0, "Where the result goes (as CASE, but ending in .out.safetensors)", 1},
+    {"output", KEY_OUT, "OUT", 0,
+     "Where the result goes (as CASE, but ending in .out.safetensors; -: standard output, instead of the text)", 1},
     {"shared-kv", KEY_SHARED_KV, "auto|on|off", 0,
      "Whether values are read as the first columns of the keys, as in latent attention (auto: where they are)", 1},
-    {"json", KEY_JSON, NULL, 0, "Print what was run as JSON", 1},
+    EA_JSON_OPTION(1),
     {"quiet", KEY_QUIET, NULL, 0, "Print nothing", 1},
     {0},
 };
@@ -44,6 +44,14 @@ static sharing parse_sharing(const struct argp_state *state, const char *arg) {
   }
   argp_failure(state, EA_EXIT_BAD_INPUT, 0, "--shared-kv: found '%s', allowed auto, on, off", arg);
   return SHARING_AUTO;
+}
+
+static void refuse_idle(const struct argp_state *state, const run_args *args) {
+  const ea_idle_option options_idle[] = {
+      {"quiet", args->quiet && args->json, "beside --json", "without it"},
+      {"quiet", args->quiet && ea_is_dash(args->out), "beside --output -", "without it"},
+  };
+  ea_refuse_idle(state, options_idle, sizeof options_idle / sizeof options_idle[0]);
 }
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
@@ -58,7 +66,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
   case KEY_SHARED_KV:
     args->shared_kv = parse_sharing(state, arg);
     return 0;
-  case KEY_JSON:
+  case EA_JSON_KEY:
     args->json = true;
     return 0;
   case KEY_QUIET:
@@ -70,6 +78,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     return 0;
   case ARGP_KEY_END:
     if (!args->path) argp_failure(state, EA_EXIT_BAD_INPUT, 0, "CASE: found none, allowed one file");
+    refuse_idle(state, args);
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
@@ -86,21 +95,13 @@ static char *default_out(const char *path) {
   return out;
 }
 
-/* Found before a long run rather than after it: a place where nothing can be written, and
- * the case itself. */
-static int check_out(const char *path, const char *out) {
-  struct stat in_info, out_info;
-  const bool there = stat(out, &out_info) == 0;
-  if (there && stat(path, &in_info) == 0 && in_info.st_dev == out_info.st_dev && in_info.st_ino == out_info.st_ino) {
-    ea_message("--output: found the case itself (%s), allowed another file", out);
-    return EA_EXIT_BAD_INPUT;
-  }
-  if (there && !S_ISREG(out_info.st_mode)) return EA_EXIT_OK; /* opening a pipe twice would be noticed */
-  ea_new_file *file;
-  const ea_status status = ea_new_file_open(out, &file);
-  if (status) return ea_exit_failed(status);
-  ea_new_file_discard(file);
-  return EA_EXIT_OK;
+static int check_files(const run_args *args, const char *out) {
+  const ea_file_use files[] = {
+      EA_FILE_READ("CASE", args->path),
+      EA_FILE_WRITTEN("--output", out),
+      EA_FILE_WRITTEN("--json", args->json ? "-" : NULL),
+  };
+  return ea_files_check(files, sizeof files / sizeof files[0]);
 }
 
 /* ------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ static int write_result(const job *j, const run_args *args, const char *out) {
     return EA_EXIT_FAILURE; /* neither the case nor the device is to blame */
   }
   if (args->json) return print_json(j, out) ? EA_EXIT_OK : EA_EXIT_FAILURE;
-  if (!args->quiet) print_summary(j, out);
+  if (!args->quiet && !ea_is_dash(out)) print_summary(j, out);
   return EA_EXIT_OK;
 }
 
@@ -225,17 +226,20 @@ static int run_case(const run_args *args, ea_case *c, const char *out) {
   if (status) return ea_exit_failed(status);
   job j = {.c = c, .device.struct_size = sizeof j.device, .plan_info.struct_size = sizeof j.plan_info};
   status = run_job(&j, &args->device);
-  const int code = status ? ea_exit_failed(status) : write_result(&j, args, out);
+  int code = EA_EXIT_OK;
+  if (!status) code = write_result(&j, args, out);
+  if (status) code = j.context ? ea_exit_failed_in(args->path, status) : ea_exit_failed(status);
   job_close(&j);
   return code;
 }
 
 static int run_file(const run_args *args, const char *out) {
   ea_case c;
+  int code = check_files(args, out);
+  if (code != EA_EXIT_OK) return code;
   const ea_status status = ea_case_read(args->path, &c);
-  if (status) return ea_exit_failed(status);
-  int code = check_out(args->path, out);
-  if (code == EA_EXIT_OK) code = run_case(args, &c, out);
+  if (status) return ea_exit_failed_in(args->path, status);
+  code = run_case(args, &c, out);
   ea_case_free(&c);
   return code;
 }
@@ -253,8 +257,8 @@ int ea_cmd_run(int argc, char **argv) {
              "else.\n\n"
              "Examples:\n"
              "  extattn make-case -o batch.safetensors --seed 7\n"
-             "  extattn run batch.safetensors          (writes batch.out.safetensors)\n"
-             "  extattn run batch.safetensors -o gpu.safetensors --device cuda:1",
+             "  extattn run batch.safetensors   # writes batch.out.safetensors\n"
+             "  extattn run batch.safetensors -o cpu.safetensors --device cpu --json",
   };
   run_args args = {.device = EA_DEVICE_ARGS_INIT};
   const error_t error = argp_parse(&argp, argc, argv, 0, NULL, &args);

@@ -6,6 +6,7 @@
 #include "common/error.h"
 #include "cuda/memory.h"
 #include "cuda/recording.h"
+#include "files.h"
 #include "io/case.h"
 #include "place.h"
 #include "plot.h"
@@ -18,7 +19,8 @@
 typedef struct trace_args {
   const char *case_path;
   const char *out, *plot_path, *commit;
-  ea_problem shape;                     /* what the shape options set; 0 where they are not given */
+  ea_problem shape; /* what the shape options set; 0 where they are not given */
+  ea_shape_args shape_args;
   int32_t seqs, prefix, extend, window; /* -1: not given */
   int32_t blocks, records_log2;
   ea_device_args device;
@@ -37,8 +39,10 @@ enum {
 };
 
 static const struct argp_option options[] = {
-    {"output", KEY_OUT, "FILE", 0, "The timeline, in Chrome's trace format (-: instead of the table)", 1},
-    {"plot", KEY_PLOT, "FILE.svg", 0, "Draw some of it, with gnuplot, as 'extattn plot' does", 1},
+    {"output", KEY_OUT, "FILE", 0, "The timeline, in Chrome's trace format (-: standard output, instead of the text)",
+     1},
+    {"plot", KEY_PLOT, "FILE.svg|.png|.pdf", 0,
+     "Draw some of it, with gnuplot, as 'extattn plot' does (-: an SVG on standard output, instead of the text)", 1},
     {"blocks", KEY_BLOCKS, "N", 0, "Record the launch's first N blocks, one a multiprocessor (2)", 1},
     {"records", KEY_RECORDS, "N", 0, "Room for N marks of each warp that is recorded (4096)", 1},
     {"commit", KEY_COMMIT, "HASH", 0, "What is traced, for the record", 1},
@@ -51,9 +55,7 @@ static const struct argp_option options[] = {
 };
 
 static bool shape_given(const trace_args *args) {
-  const ea_problem *s = &args->shape;
-  return s->num_q_heads || s->head_dim || s->head_dim_v || s->dtype || s->cache_dtype || s->shared_kv ||
-         args->seqs >= 0 || args->prefix >= 0 || args->extend >= 0 || args->window >= 0;
+  return args->shape_args.given || args->seqs >= 0 || args->prefix >= 0 || args->extend >= 0 || args->window >= 0;
 }
 
 static void check_subject(const struct argp_state *state, const trace_args *args) {
@@ -68,6 +70,15 @@ static void check_subject(const struct argp_state *state, const trace_args *args
   }
 }
 
+static void refuse_idle(const struct argp_state *state, const trace_args *args) {
+  const ea_idle_option idle[] = {
+      {ea_device_option_given(&args->device, EA_OPTIONS_OF_CPU), true, "for a timeline",
+       "on a CPU, which records none"},
+      {"commit", args->commit && !args->out, "without a record", "with --output"},
+  };
+  ea_refuse_idle(state, idle, sizeof idle / sizeof idle[0]);
+}
+
 static int32_t log2_above(int64_t n) {
   int32_t log2 = 0;
   while (((int64_t)1 << log2) <= n) log2++;
@@ -78,7 +89,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
   trace_args *args = state->input;
   switch (key) {
   case ARGP_KEY_INIT:
-    state->child_inputs[0] = &args->shape;
+    args->shape_args.problem = &args->shape;
+    state->child_inputs[0] = &args->shape_args;
     state->child_inputs[1] = &args->device;
     return 0;
   case KEY_OUT:
@@ -114,6 +126,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     return 0;
   case ARGP_KEY_END:
     check_subject(state, args);
+    refuse_idle(state, args);
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
@@ -164,7 +177,7 @@ static ea_status check_family(const ea_plan_info *info) {
 
 static ea_status open_plan(const trace_args *args, subject *s) {
   ea_device_args device = args->device;
-  if (!device.given) { /* a CPU has nothing to record */
+  if (!(device.given & EA_OPTION_DEVICE)) { /* a CPU has nothing to record */
     device.automatic = false;
     device.context.device = EA_DEVICE_CUDA;
   }
@@ -300,7 +313,7 @@ static void print_result(const subject *s, const measured *m) {
 }
 
 static int deliver(const trace_args *args, const subject *s, const measured *m) {
-  const bool table = !args->out || strcmp(args->out, "-") != 0;
+  const bool table = !ea_is_dash(args->out) && !ea_is_dash(args->plot_path);
   int code = EA_EXIT_OK;
   if (args->out || args->plot_path) {
     json_t *json = result_json(args, s, m);
@@ -324,7 +337,9 @@ static int trace_subject(const trace_args *args, ea_case *c) {
   measured m = {0};
   ea_status status = c ? place_case(args, c, &s) : place_shape(args, &s);
   if (status == EA_OK) status = measure(args, &s, &m);
-  const int code = status == EA_OK ? deliver(args, &s, &m) : ea_exit_failed(status);
+  int code = EA_EXIT_OK;
+  if (status == EA_OK) code = deliver(args, &s, &m);
+  if (status != EA_OK) code = c && s.context ? ea_exit_failed_in(args->case_path, status) : ea_exit_failed(status);
   ea_timeline_free(&m.timeline);
   subject_close(&s);
   return code;
@@ -333,10 +348,20 @@ static int trace_subject(const trace_args *args, ea_case *c) {
 static int trace_case(const trace_args *args) {
   ea_case c;
   const ea_status status = ea_case_read(args->case_path, &c);
-  if (status != EA_OK) return ea_exit_failed(status);
+  if (status != EA_OK) return ea_exit_failed_in(args->case_path, status);
   const int code = trace_subject(args, &c);
   ea_case_free(&c);
   return code;
+}
+
+static int check_files(const trace_args *args) {
+  const ea_file_use files[] = {
+      EA_FILE_READ("CASE", args->case_path),
+      EA_FILE_WRITTEN("--output", args->out),
+      EA_FILE_WRITTEN("--plot", args->plot_path),
+  };
+  const int code = ea_files_check(files, sizeof files / sizeof files[0]);
+  return code == EA_EXIT_OK ? ea_plot_check("--plot", args->plot_path) : code;
 }
 
 int ea_cmd_trace(int argc, char **argv) {
@@ -351,8 +376,8 @@ int ea_cmd_trace(int argc, char **argv) {
              "each; with --output, a timeline that Perfetto (ui.perfetto.dev) opens. Needs a GPU of the Hopper kind, "
              "and a build configured with -DEA_TRACE=ON.\v"
              "Examples:\n"
-             "  extattn trace --head-dim 128 --heads 16/8 --extend 16384 -o timeline.json --plot timeline.svg\n"
-             "  extattn trace batch.safetensors --blocks 4 -o timeline.json",
+             "  extattn trace --head-dim 128 --extend 16384 -o timeline.json   # needs a GPU\n"
+             "  extattn trace batch.safetensors --blocks 4 --plot timeline.svg # needs a GPU",
   };
   trace_args args = {.shape = EA_PROBLEM_INIT,
                      .seqs = -1,
@@ -365,9 +390,9 @@ int ea_cmd_trace(int argc, char **argv) {
   args.shape.dtype = EA_DTYPE_NONE; /* not given */
   if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0) return EA_EXIT_FAILURE;
 
+  const int checked = check_files(&args);
+  if (checked != EA_EXIT_OK) return checked;
   const ea_status status = ea_recording_possible();
   if (status != EA_OK) return ea_exit_failed(status);
-  if (args.out && !ea_output_writable(args.out)) return EA_EXIT_FAILURE;
-  if (args.plot_path && !ea_output_writable(args.plot_path)) return EA_EXIT_FAILURE;
   return args.case_path ? trace_case(&args) : trace_subject(&args, NULL);
 }

@@ -13,10 +13,10 @@ record() { echo "bench/results/$(date -u +%Y-%m-%d)-$1-$commit.json"; }
 build/bench/cpu/bench_cpu --threads "1,$(nproc)" --commit "$commit" --json "$(record cpu)"
 if build/extattn info --json | python3 -c 'import json, sys; sys.exit(not json.load(sys.stdin)["gpus"])'; then
   for suite in seed window mla prefix ragged chunks verify; do
-    build/extattn bench "$suite" --commit "$commit" --json "$(record "$suite")"
+    build/extattn bench "$suite" --commit "$commit" --output "$(record "$suite")"
   done
   if [ -n "$trace" ]; then
-    build/extattn bench replay --trace "$trace" --commit "$commit" --json "$(record replay)"
+    build/extattn bench replay --trace "$trace" --commit "$commit" --output "$(record replay)"
   else
     echo "skipped: the suite replay, no trace given"
   fi

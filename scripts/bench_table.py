@@ -5,7 +5,7 @@
 
 FILE (README.md) has a line beginning "<!-- performance:" and one "<!-- end of performance -->";
 what stands between them is replaced, or with --check only compared. A record is what `extattn
-bench SUITE --json`, bench/peers.py, bench_cpu or bench/cpu/compare_torch.py wrote; of records
+bench SUITE --output`, bench/peers.py, bench_cpu or bench/cpu/compare_torch.py wrote; of records
 that tell the same (kind, suite, device, threads) only the newest is shown, and none whose shapes
 were shrunk. Nothing is shown that was not recorded.
 """

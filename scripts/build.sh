@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Configures a preset, the first time, and builds it: scripts/build.sh PRESET [TARGET...]
-# Says little when all is well; what failed is shown whole.
+# Says little when all is well, how far it is every ten seconds; what failed is shown whole.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,25 @@ if [ ! -e "$dir/build.ninja" ]; then
   sed -n 's/^-- extattn: /extattn: /p' "$dir/configure.log"
 fi
 
-quiet=--quiet
-[ -t 1 ] && quiet= # on a terminal ninja keeps to one line that counts
-# shellcheck disable=SC2086 # empty when not wanted
-ninja -C "$dir" $quiet "$@"
+# Of ninja's lines, those about its progress become one every ten seconds.
+thin_out() {
+  local line shown=$SECONDS percent steps
+  while IFS= read -r line; do
+    case $line in
+    @progress\ *)
+      ((SECONDS >= shown + 10)) || continue
+      shown=$SECONDS
+      read -r _ percent steps _ <<<"$line"
+      echo "$dir: $percent, step $steps"
+      ;;
+    "ninja: Entering directory"* | "ninja: no work to do.") ;;
+    *) printf '%s\n' "$line" ;;
+    esac
+  done
+}
+
+if [ -t 1 ]; then
+  ninja -C "$dir" "$@" # keeps to one line that counts
+else
+  NINJA_STATUS='@progress %p %f/%t ' ninja -C "$dir" "$@" | thin_out
+fi

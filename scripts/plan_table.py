@@ -19,8 +19,14 @@ BEGIN, END = "<!-- plans:", "<!-- end of plans -->"
 DIMS = [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256), (512, 512), (576, 512)]
 
 
+# Latent attention is called with its values inside its keys.
+LATENT = (576, 512)
+
+
 def plans(extattn, dim, dim_v):
     command = [extattn, "plan", "--head-dim", str(dim), "--head-dim-v", str(dim_v), "--arch", "all", "--json"]
+    if (dim, dim_v) == LATENT:
+        command += ["--shared-kv", "--heads", "128/1"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -28,6 +34,7 @@ def write_tables(extattn):
     parts = []
     for dim, dim_v in DIMS:
         name = f"D = {dim}" + (f", Dv = {dim_v}" if dim_v != dim else "")
+        name += ", values inside the keys" if (dim, dim_v) == LATENT else ""
         lines = [
             f"### {name}",
             "",

@@ -18,12 +18,14 @@ function pattern(name, i) {
 function print_values(name,    i, words) {
   for (i = 1; i <= num_options[name]; i++) {
     if (takes[name, i] == "") continue
-    words = choices(takes[name, i])
+    words = option_choices(name, i)
     printf "        %s) ", pattern(name, i)
     if (words != "") {
       printf "_extattn_words '%s'", words
     } else if (is_file(takes[name, i])) {
       printf "_extattn_files"
+    } else if (is_folder(takes[name, i])) {
+      printf "_extattn_files -d"
     } else {
       printf ":" # any text: nothing to offer
     }
@@ -52,9 +54,10 @@ END {
   print ""
   print "_extattn_words() { mapfile -t COMPREPLY < <(compgen -W \"$1\" -- \"$word\"); }"
   print ""
+  print "# Offers files, or with -d folders."
   print "_extattn_files() {"
   print "  compopt -o filenames 2>/dev/null"
-  print "  mapfile -t COMPREPLY < <(compgen -f -- \"$word\")"
+  print "  mapfile -t COMPREPLY < <(compgen \"${1:--f}\" -- \"$word\")"
   print "}"
   print ""
   print "# Offers options where one has been begun."

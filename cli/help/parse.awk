@@ -3,7 +3,8 @@
 #   usage[name], intro[name], outro[name]                      lines, each with its newline
 #   num_options[name], group[name, i], short[name, i], long[name, i], takes[name, i], says[name, i]
 # An option takes an argument of the name that the help shows: choices in `a|b|c`, a file in a
-# name that begins with FILE or OUT, anything in any other.
+# name that begins with FILE or OUT, a folder in DIR, one of a list where the help has a list of that
+# name ("Promises:" for PROMISE), anything in any other.
 
 # "-n, --requests=N   Only the first N requests" or "--json   ..."
 function add_option(name, line,    i, at, spec) {
@@ -26,7 +27,7 @@ function add_option(name, line,    i, at, spec) {
 
 # The words of an argument that can be typed as they stand; "" when there is no choice.
 function choices(argument,    n, i, words, out) {
-  if (argument !~ /\|/) return ""
+  if (argument !~ /\|/ || is_file(argument)) return ""
   out = ""
   n = split(argument, words, "|")
   for (i = 1; i <= n; i++) {
@@ -41,6 +42,10 @@ function is_file(argument) {
   return argument ~ /^(FILE|OUT|CASE|TRACE|RESULT)/
 }
 
+function is_folder(argument) {
+  return argument == "DIR"
+}
+
 # What a command takes besides options: "TRACE", or "" for nothing.
 function operand(name,    words, n) {
   n = split(usage[name], words, /[ \n]+/)
@@ -49,12 +54,12 @@ function operand(name,    words, n) {
   return words[n] ~ /^[A-Z][A-Za-z.]*$/ ? words[n] : ""
 }
 
-# Where an operand is one of a list that the help prints under its name ("Suites:"), the list.
-function operand_choices(name,    lines, n, i, out, inside, word) {
+# Where an operand or an option's argument is one of a list that the help prints under its name ("Suites:"), the list.
+function list_choices(name, argument,    lines, n, i, out, inside, word) {
   out = ""
   n = split(outro[name], lines, "\n")
   for (i = 1; i <= n; i++) {
-    if (lines[i] ~ /^[^ ]/) inside = toupper(lines[i]) == operand(name) "S:"
+    if (lines[i] ~ /^[^ ]/) inside = toupper(lines[i]) == argument "S:"
     if (!inside || lines[i] !~ /^  [a-z]/) continue
     word = lines[i]
     sub(/^ +/, "", word)
@@ -62,6 +67,15 @@ function operand_choices(name,    lines, n, i, out, inside, word) {
     out = out (out == "" ? "" : " ") word
   }
   return out
+}
+
+function operand_choices(name) {
+  return list_choices(name, operand(name))
+}
+
+# What can be typed behind an option; "" where there is no choice.
+function option_choices(name, i) {
+  return choices(takes[name, i]) != "" ? choices(takes[name, i]) : list_choices(name, takes[name, i])
 }
 
 BEGIN { heading = "" }

@@ -11,16 +11,15 @@ function escaped(text) {
 
 # What completes an argument: the end of a specification of _arguments.
 function action(argument, words) {
-  if (words == "") words = choices(argument)
   if (words != "") return "(" escaped(words) ")"
-  return is_file(argument) ? "_files" : " "
+  return is_file(argument) ? "_files" : is_folder(argument) ? "_files -/" : " "
 }
 
 function print_option(name, i,    says_it, value, typed) {
   typed = short[name, i]
   sub(/\?/, "\\?", typed) # a pattern, where it is not quoted
   says_it = "[" escaped(says[name, i]) "]"
-  value = takes[name, i] == "" ? "" : ":" escaped(takes[name, i]) ":" action(takes[name, i], "")
+  value = takes[name, i] == "" ? "" : ":" escaped(takes[name, i]) ":" action(takes[name, i], option_choices(name, i))
   if (short[name, i] == "") {
     printf "        '%s%s%s%s'", long[name, i], value == "" ? "" : "=", says_it, value
   } else {

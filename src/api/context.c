@@ -7,10 +7,8 @@
 #include "api/api.h"
 #include "common/check.h"
 #include "common/grow.h"
+#include "common/limits.h"
 #include "cpu/cpu.h"
-
-/* More threads than any machine has: a larger number is a mistake that OpenMP would die of. */
-#define EA_MAX_THREADS 1024
 
 /* Overrides EA_ISA_AUTO. */
 #define EA_ISA_VARIABLE "EXTATTN_ISA"

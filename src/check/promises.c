@@ -12,8 +12,7 @@
 const ea_promise ea_promises[] = {
     {"written", 1, "every row is written; one that sees nothing is 0 with lse -inf", ea_aim_written, ea_check_written},
     {"unseen", 2, "NaN and Inf never reach a row that does not see them", ea_aim_nothing, ea_check_unseen},
-    {"bits", 3, "the same bits alone and in any batch, order, layout, cut, thread count and depth", ea_aim_bits,
-     ea_check_bits},
+    {"bits", 3, "the same bits in any batch, order, layout, cut, threads and depth", ea_aim_bits, ea_check_bits},
     {"accuracy", 4, "close to float64 on standard normal input", ea_aim_accuracy, ea_check_accuracy},
     {"extremes", 4, "close to float64 with logits of any size", ea_aim_extremes, ea_check_accuracy},
     {"refusal", 5, "bad input is refused by name, and nothing is written", ea_aim_refusal, ea_check_refusal},

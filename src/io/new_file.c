@@ -26,7 +26,7 @@ enum { NUM_INTERRUPTS = sizeof interrupts / sizeof interrupts[0] };
 typedef enum file_kind {
   KIND_ANONYMOUS, /* no name yet */
   KIND_TEMPORARY, /* called temp */
-  KIND_SPECIAL    /* a device or pipe: nothing to name or to remove */
+  KIND_SPECIAL    /* a device, a pipe or standard output: nothing to name or to remove */
 } file_kind;
 
 struct ea_new_file {
@@ -40,8 +40,13 @@ struct ea_new_file {
   struct sigaction saved[NUM_INTERRUPTS];
 };
 
+static bool is_standard_output(const char *path) {
+  return strcmp(path, "-") == 0;
+}
+
 static ea_status failed(const char *path) {
-  return ea_fail(EA_ERR_DEVICE, "%s: cannot write: %s", path, strerror(errno));
+  const char *name = is_standard_output(path) ? "standard output" : path;
+  return ea_fail(EA_ERR_DEVICE, "%s: cannot write: %s", name, strerror(errno));
 }
 
 /* While a temporary name exists. Blocking them would not do: another thread of the process
@@ -81,9 +86,15 @@ static int open_temporary(ea_new_file *file) {
   return -1;
 }
 
+/* Behind what has been printed already. */
+static int open_standard_output(void) {
+  return fflush(stdout) == 0 ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0) : -1;
+}
+
 /* Opens what the path calls for, and sets the kind. */
 static int open_by_kind(ea_new_file *file) {
   struct stat existing;
+  if (is_standard_output(file->given)) return open_standard_output();
   if (stat(file->path, &existing) == 0 && !S_ISREG(existing.st_mode)) {
     file->kind = KIND_SPECIAL;
     return open(file->path, O_WRONLY | O_CLOEXEC); /* a folder fails here, as it should */

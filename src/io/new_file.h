@@ -14,7 +14,8 @@ typedef struct ea_new_file ea_new_file;
  * then, so that not even SIGKILL leaves something behind. Elsewhere it has a temporary name
  * in the same folder, and interrupts (SIGHUP, SIGINT, SIGQUIT, SIGTERM) are ignored
  * meanwhile, so one such file at a time in a process. An existing device or pipe
- * (/dev/null, /dev/stdout) is written to directly. EA_ERR_DEVICE with the system's reason.
+ * (/dev/null, /dev/stdout) is written to directly, and "-" is standard output. EA_ERR_DEVICE with
+ * the system's reason.
  */
 ea_status ea_new_file_open(const char *path, ea_new_file **file);
 

@@ -36,29 +36,34 @@ list window "all(x['window'] == 1 and x['extend'] >= 1 for x in c)" --shrink 100
 
 # --- runs -------------------------------------------------------------------------------
 
-expect 0 '^64/64 +16/8 +64 x \(0 \+ 1 to 16\) .* same ' "$extattn" bench ragged "${quick[@]}" --shrink 128 --commit abc --json "$work/r.json"
+expect 0 '^bf16 +64/64 +16/8 +64 x \(0 \+ 1 to 16\)$' "$extattn" bench ragged "${quick[@]}" --shrink 128 --commit abc -o "$work/r.json"
+grep -qE '^ +auto [0-9]+ .* same ' "$work/out" || fail "no row for a depth: $(cat "$work/out")"
 json "$work/r.json" "d['suite'] == 'ragged' and d['shrink'] == 128 and d['commit'] == 'abc' and len(d['rows']) == 9"
 json "$work/r.json" "all(r['same_bits'] and r['median_ms'] > 0 and r['tflops'] > 0 for r in d['rows'])"
-expect 0 '^512/512 +32/4 +1 x \(32 \+ 32\), ordered .* same ' "$extattn" bench chunks "${quick[@]}" --shrink 256 --json "$work/c.json"
+expect 0 '^bf16 +512/512 +32/4 +1 x \(32 \+ 32\), ordered$' "$extattn" bench chunks "${quick[@]}" --shrink 256 -o "$work/c.json"
 json "$work/c.json" "[r['slots'] for r in d['rows'][1:3]] == ['ordered', 'shuffled']"
 for suite in seed window mla prefix verify cpu; do
-  expect 0 '' "$extattn" bench $suite "${quick[@]}" --shrink 512 --json "$work/s.json"
+  expect 0 '' "$extattn" bench $suite "${quick[@]}" --shrink 512 -o "$work/s.json"
   json "$work/s.json" "d['suite'] == '$suite' and all('median_ms' in r for r in d['rows'])"
 done
 
+# Rows that differ only in their type say so.
+expect 0 '^bf16 +128/128 +8/8 +1 x \(0 \+ 4\)$' "$extattn" bench cpu "${quick[@]}" --shrink 512
+grep -qE '^f32 +128/128 +8/8 +1 x \(0 \+ 4\)$' "$work/out" || fail "bench: a row without its type: $(cat "$work/out")"
+
 # A trace: passes over its batches.
-expect 0 '^chat.jsonl: 2 requests, 1 batches, ' "$extattn" bench replay "${quick[@]}" --trace "$chat" -n 2 --json "$work/t.json"
-expect 0 '' "$extattn" replay "$chat" --counts-only -n 2 --json "$work/n.json"
+expect 0 '^chat.jsonl: 2 requests, 1 batches, ' "$extattn" bench replay "${quick[@]}" --trace "$chat" -n 2 -o "$work/t.json"
+expect 0 '' "$extattn" replay "$chat" --counts-only -n 2 -o "$work/n.json"
 json "$work/t.json" "all(d['trace'][k] == v for k, v in json.load(open('$work/n.json'))['counts'].items())"
 json "$work/t.json" "len(d['rows']) == 1 and abs(d['rows'][0]['tflops'] * d['rows'][0]['median_ms'] * 1e9 /
   (2 * 256 * 32 * d['trace']['visible_pairs']) - 1) < 1e-6"
 json "$work/t.json" "d['method']['warm_up'] == 0 and d['method']['repeats'] == 1 and d['trace']['file'] == 'chat.jsonl'"
-expect 0 '' "$extattn" bench replay "${quick[@]}" --trace "$chat" -n 1 --json -
+expect 0 '' "$extattn" bench replay "${quick[@]}" --trace "$chat" -n 1 --json
 json "$work/out" "d['trace']['requests'] == 1"
 
 # --- nothing that could run ---------------------------------------------------------------
 
-expect 3 'nothing could run' "$extattn" bench ragged "${quick[@]}" --shrink 128 --family hopper --json "$work/none.json" \
+expect 3 'nothing could run' "$extattn" bench ragged "${quick[@]}" --shrink 128 --family hopper -o "$work/none.json" \
   --plot "$work/none.svg"
 expect 3 'nothing could run' "$extattn" bench replay "${quick[@]}" --trace "$chat" -n 1 --stages 3
 json "$work/none.json" "all('error' in x for x in d['rows'])"
@@ -71,5 +76,5 @@ refuse 2 'suite replay: allowed with --trace FILE' "$extattn" bench replay
 refuse 2 'suite replay: allowed with --trace FILE' "$extattn" bench replay --trace "$chat" --shrink 2
 refuse 2 "none.jsonl" "$extattn" bench replay --device cpu --trace "$work/none.jsonl"
 refuse 2 "bench: --shrink: found '0', allowed 1 to" "$extattn" bench seed --shrink 0
-refuse 1 'no/such' "$extattn" bench cpu --json "$work/no/such.json"
+refuse 1 'no/such' "$extattn" bench cpu -o "$work/no/such.json"
 finish

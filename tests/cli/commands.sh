@@ -37,13 +37,17 @@ refuse 2 "--heads: found '0/0', allowed" "$extattn" plan --head-dim 64 --heads 0
 refuse 2 "--heads: found '4294967304/8', allowed" "$extattn" plan --head-dim 64 --heads 4294967304/8
 refuse 2 "--dtype: found 'e4m3', allowed bf16, f16, f32" "$extattn" plan --head-dim 64 --dtype e4m3
 refuse 2 "--cache-dtype: found 'int8', allowed bf16, f16, f32, e4m3, e5m2" "$extattn" plan --head-dim 64 --cache-dtype int8
-refuse 2 "--stages: found '0', allowed" "$extattn" plan --head-dim 64 --stages 0
+refuse 2 "--stages: found '0', allowed auto, or as many as fit" "$extattn" plan --head-dim 64 --stages 0
 refuse 2 "--family: found 'best', allowed auto" "$extattn" plan --head-dim 64 --family best
 refuse 2 "--device: found 'tpu', allowed auto, cpu, cuda, cuda:N" "$extattn" plan --head-dim 64 --device tpu
 refuse 2 "--device: found 'cuda:', allowed" "$extattn" plan --head-dim 64 --device cuda:
 refuse 2 "--device: found 'cuda:-1', allowed" "$extattn" plan --head-dim 64 --device cuda:-1
 refuse 2 "--isa: found 'sse', allowed auto" "$extattn" plan --head-dim 64 --isa sse
 refuse 2 "--threads: found '-1', allowed 0 to" "$extattn" plan --head-dim 64 --threads -1
+# The limit in a message is the one that holds.
+most=$("$extattn" plan --head-dim 64 --threads -1 2>&1 | sed 's/.* to //' || true)
+expect 0 '' "$extattn" plan --head-dim 64 --device cpu --threads "$most"
+refuse 2 "--threads: found '$((most + 1))', allowed 0 to $most\$" "$extattn" plan --head-dim 64 --device cpu --threads $((most + 1))
 
 refuse 2 "^extattn: 'reply' is not a command; did you mean 'replay'" "$extattn" reply
 refuse 2 "did you mean 'plan'" "$extattn" paln

@@ -26,6 +26,17 @@ for command in $commands; do
   diff "$work/options" "$work/listed" >"$work/diff" || fail "$command: help (<) and manual page (>): $(cat "$work/diff")"
 done
 for option in help usage version; do grep -q "\\\\-\\\\-$option" "$manual" || fail "--$option is not in the manual page"; done
+# Every variable that the sources look at.
+sed -n '/^\.SH ENVIRONMENT/,/^\.SH FILES/p' "$manual" >"$work/section"
+variables=$(grep -rhoE '(getenv|environ\.get)\((EA_[A-Z_]*|VARIABLE[A-Z_]*|"[A-Z_]+")' "$source/src" "$source/cli" "$source/python" \
+  --include=*.c --include=*.py --include=*.cpp | grep -o '"[A-Z_]*"' | tr -d '"'
+  grep -rhoE '^#define [A-Z_]*VARIABLE[A-Z_]* "[A-Z_]+"' "$source/src" | grep -o '"[A-Z_]*"' | tr -d '"'
+  echo OMP_NUM_THREADS)
+[ "$(wc -l <<<"$variables")" -gt 6 ] || fail "found only these variables in the sources: $variables"
+for variable in $variables; do
+  checks=$((checks + 1))
+  grep -qw -e "$variable" "$work/section" || fail "$variable is not in the manual page"
+done
 if command -v groff >/dev/null; then
   checks=$((checks + 1))
   groff -man -ww -Tutf8 -z "$manual" 2>"$work/err" || fail "groff fails"
@@ -71,6 +82,9 @@ offers extattn replay x --device c === cpu cuda
 offers extattn replay -d '' === auto cpu cuda
 offers extattn replay --slots '' === ordered shuffled pages:
 offers extattn plan --isa avx === avx2 avx512 avx512_bf16
+# shellcheck disable=SC2046 # words
+offers extattn check --promise '' === $("$extattn" check --promise 0 2>&1 | grep -oE '[a-z_]+( \([0-9]\))?(,|$)' | grep -oE '^[a-z_]+')
+offers extattn check -p b === bits
 offers extattn replay --budget '' === ''
 offers extattn replay --cou === --counts-only
 cd "$work" || exit
@@ -78,7 +92,11 @@ mkdir sub
 touch one.jsonl 'two words.jsonl'
 offers extattn replay o === one.jsonl options
 offers extattn replay tw === 'two words.jsonl'
-offers extattn replay --json su === sub
+offers extattn replay --output su === sub
+offers extattn replay --plot su === sub
+offers extattn plot -o su === sub
+offers extattn check --directory '' === sub
+offers extattn check --directory o ===
 offers extattn bench s === seed
 offers extattn bench r === ragged replay
 offers extattn bench c === chunks cpu

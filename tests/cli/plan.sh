@@ -3,11 +3,11 @@
 # shellcheck source=tests/cli/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-expect 0 '^arch +family +kernel +M rows +N keys +stages +at most +needed bytes +allowed bytes +threads$' \
+expect 0 '^arch +kernel +rows +keys +stages +bytes +allowed +threads$' \
   "$extattn" plan --head-dim 128
 cp "$work/out" "$work/default"
 for arch in sm_80 sm_86 sm_89 sm_90 sm_100 sm_120; do
-  grep -qE "^$arch +[a-z]+ +[a-z0-9_]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9,]+ +[0-9,]+ +[0-9]+\$" "$work/default" ||
+  grep -qE "^$arch +[a-z]+_[a-z0-9_]+ +[0-9]+ +[0-9]+ +[0-9]+ of [0-9]+ +[0-9,]+ +[0-9,]+ +[0-9]+\$" "$work/default" ||
     fail "no row for $arch: $(cat "$work/default")"
   expect 0 "^$arch " "$extattn" plan --head-dim 128 --arch $arch
   [ "$(grep -c '^sm_' "$work/out")" -eq 2 ] || fail "--arch $arch: more than its numbers and its reason"
@@ -42,7 +42,7 @@ cp "$work/out" "$work/wide.json"
 expect 0 '' "$extattn" plan --head-dim 512 --family portable --arch sm_90 --stages 1 --json
 json "$work/out" "d[0]['smem_bytes'] < json.load(open('$work/wide.json'))[0]['smem_bytes']"
 
-expect 0 '^(portable|avx|amx)[a-z0-9_]* +cpu ' "$extattn" plan --head-dim 128 --device cpu
+expect 0 '^(portable|avx|amx)[a-z0-9_]* +(portable|avx|amx)[a-z0-9_]* ' "$extattn" plan --head-dim 128 --device cpu
 expect 0 ' reference ' "$extattn" plan --head-dim 128 --device cpu --family reference
 refuse 2 'arch: found .*sm_75.*, allowed sm_80' "$extattn" plan --head-dim 128 --arch sm_75
 refuse 2 'head_dim_v: found 64' "$extattn" plan --head-dim 32 --head-dim-v 64 --shared-kv

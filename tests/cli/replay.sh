@@ -11,7 +11,7 @@ small=(--heads 2/1 --head-dim 16 --budget 700 --requests 6 --device cpu)
 # Text, JSON and a second reading of the rules agree.
 for budget in 8192 512 1; do
   for requests in 7 50; do
-    expect 0 '' "$extattn" replay "$chat" --counts-only --budget $budget --requests $requests --json "$work/counts.json"
+    expect 0 '' "$extattn" replay "$chat" --counts-only --budget $budget --requests $requests -o "$work/counts.json"
     python3 "$here/replay_rules.py" "$chat" $budget $requests >"$work/rules.json"
     json "$work/counts.json" "d['counts'] == json.load(open('$work/rules.json')) and
       d['trace']['requests'] == $requests and d['trace']['budget'] == $budget"
@@ -31,8 +31,8 @@ expect 0 '^visible pairs +549,756,338,176$' "$extattn" replay --counts-only "$wo
 
 # --- runs -------------------------------------------------------------------------------
 
-expect 0 '^total +' "$extattn" replay "$chat" "${small[@]}" --json "$work/run.json"
-grep -qE '^batch +sequences +new tokens +prefix tokens +visible pairs +time ms +new tokens/s +TFLOP/s$' "$work/out" ||
+expect 0 '^total +' "$extattn" replay "$chat" "${small[@]}" -o "$work/run.json"
+grep -qE '^batch +seqs +new tokens +prefix +visible pairs +time ms +new tokens/s +TFLOP/s$' "$work/out" ||
   fail "no header: $(cat "$work/out")"
 rows=$(grep -cE '^ +[0-9]+ +[0-9]+ +[0-9,]+ +[0-9,]+ +[0-9,]+ +[0-9.]+ +[0-9,]+ +[0-9.]+$' "$work/out")
 json "$work/run.json" "len(d['batches']) == d['counts']['batches'] == $rows"
@@ -44,14 +44,14 @@ json "$work/run.json" "d['shape']['num_q_heads'] == 2 and d['shape']['head_dim_v
 json "$work/run.json" "d['pool']['slots'] == 'shuffled' and d['pool']['tokens'] % 512 == 0"
 
 # JSON instead of the text, and without the rows.
-expect 0 '' "$extattn" replay "$chat" "${small[@]}" --json -
+expect 0 '' "$extattn" replay "$chat" "${small[@]}" --json
 json "$work/out" "d['command'] == 'replay' and d['totals']['elapsed_ms'] > 0"
 expect 0 '^total +' "$extattn" replay "$chat" "${small[@]}" --summary
 ! grep -qE '^ +1 ' "$work/out" || fail "--summary prints a row for a batch"
 
 # Every kind of slots, types and shapes; a pool that is too small for the trace is shared.
 expect 0 'slots in order' "$extattn" replay "$chat" "${small[@]}" --slots ordered
-expect 0 'pages of 16 shuffled' "$extattn" replay "$chat" "${small[@]}" --slots pages:16 --json "$work/pages.json"
+expect 0 'pages of 16 shuffled' "$extattn" replay "$chat" "${small[@]}" --slots pages:16 -o "$work/pages.json"
 json "$work/pages.json" "d['pool']['slots'] == 'pages' and d['pool']['page_size'] == 16"
 expect 0 'pages of 1000 shuffled' "$extattn" replay "$chat" "${small[@]}" --slots pages:1000
 expect 0 'blocks share slots: the trace caches [0-9,]+ tokens' "$extattn" replay "$chat" "${small[@]}" --pool-tokens 1
@@ -71,7 +71,7 @@ echo '{"input_length": "5", "hash_ids": [0]}' >>"$work/bad.jsonl"
 for arguments in --counts-only '--device cpu'; do
   # shellcheck disable=SC2086 # arguments are words
   refuse 2 'bad.jsonl: line 2: input_length: found a string, allowed an integer' \
-    "$extattn" replay "$work/bad.jsonl" $arguments --json "$work/never.json" --requests 2
+    "$extattn" replay "$work/bad.jsonl" $arguments -o "$work/never.json" --requests 2
 done
 [ ! -e "$work/never.json" ] || fail "a refused trace leaves JSON behind"
 refuse 2 'empty.jsonl: No such file' "$extattn" replay "$work/empty.jsonl"
@@ -86,7 +86,7 @@ refuse 2 "--slots: found 'random', allowed ordered, shuffled, pages:N" "$extattn
 refuse 2 "--slots pages: found '0', allowed 1 to" "$extattn" replay "$chat" --slots pages:0
 refuse 2 "--budget: found '0', allowed 1 to" "$extattn" replay "$chat" --budget 0
 refuse 2 "--requests: found '-5', allowed 1 to" "$extattn" replay "$chat" --requests -5
-expect 2 '--plot needs times' "$extattn" replay "$chat" --counts-only --plot "$work/x.svg"
+refuse 2 '--plot: found beside --counts-only, allowed without it' "$extattn" replay "$chat" --counts-only --plot "$work/x.svg"
 refuse 2 'head_dim_v: found 64' "$extattn" replay "$chat" "${small[@]}" --head-dim-v 64 --shared-kv
 refuse 3 'stages: found 2' "$extattn" replay "$chat" "${small[@]}" --stages 2
 refuse 3 'memory: found [0-9.]+ GiB free, needed [0-9.]+ for the largest batch' \
@@ -97,7 +97,7 @@ if ! python3 -c "import json, sys; sys.exit(not json.load(open('$work/info.json'
 fi
 
 # Results that cannot be written are noticed before the work; others at the end.
-refuse 1 '/nowhere/x.json: No such file' "$extattn" replay "$chat" --json /nowhere/x.json
-refuse 1 '/nowhere/x.svg: No such file' "$extattn" replay "$chat" --plot /nowhere/x.svg
-expect 1 'No space left' "$extattn" replay "$chat" "${small[@]}" --json /dev/full
+refuse 1 '/nowhere/x.json: cannot write: No such file' "$extattn" replay "$chat" -o /nowhere/x.json
+refuse 1 '/nowhere/x.svg: cannot write: No such file' "$extattn" replay "$chat" --plot /nowhere/x.svg
+expect 1 'No space left' "$extattn" replay "$chat" "${small[@]}" -o /dev/full
 finish

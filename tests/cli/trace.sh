@@ -17,6 +17,7 @@ trace 2 "--prefix: found '-1', allowed 0 to " --head-dim 64 --prefix -1
 trace 2 "--seqs: found '', allowed 1 to " --head-dim 64 --seqs ''
 trace 2 "--window: found '0', allowed 1 to " --head-dim 64 --window 0
 trace 2 "--head-dim: found '577', allowed 1 to 576" --head-dim 577
+trace 2 '--threads: found for a timeline, allowed on a CPU' --head-dim 64 --threads 2
 
 # In a build that records: that there is no GPU.
 trace 3 'this build: found kernels that record no times, allowed one configured with -DEA_TRACE=ON|device: ' --head-dim 64

@@ -45,7 +45,7 @@ static void hostile_files_are_refused(void **state) {
   for (size_t i = 0; i < num_hostiles; ++i) {
     const hostile *h = &hostiles[i];
     char message[512];
-    snprintf(message, sizeof message, "extattn run: %s", h->message);
+    snprintf(message, sizeof message, "extattn run: case.safetensors: %s", h->message);
     h->make("case.safetensors");
     extattn("run case.safetensors --device cpu -o out.safetensors");
     refused(h->name, 2, message);
@@ -121,7 +121,7 @@ static void bad_usage_is_refused(void **state) {
   extattn("run case.safetensors --device cpu --shared-kv on");
   refused("--shared-kv on", 2, "extattn run: --shared-kv: found v or v_cache with other values");
   extattn("run case.safetensors -o ./case.safetensors");
-  refused("-o CASE", 2, "extattn run: --output: found the case itself (./case.safetensors), allowed another file");
+  refused("-o CASE", 2, "extattn run: --output: found './case.safetensors', taken by CASE, allowed another file");
   assert_int_equal(count_files(), 1);
   extattn("run case.safetensors --device cpu -q");
   succeeded("the case is as it was");
@@ -247,6 +247,9 @@ static void bad_cases_are_not_made(void **state) {
       {"-o f --prefix 5..3", "--prefix: found '5..3', allowed A..B"},
       {"-o f --extend 1..2x", "--extend: found '1..2x', allowed A..B"},
       {"-o f --prefix 1000000000 --seqs 5", "--prefix, --extend: found 50000"},
+      {"-o f --extend 2147418113", "--extend: found '2147418113', allowed A..B with 0 <= A <= B <= 2147418112"},
+      {"-o f --seqs 1 --prefix 2147418112 --extend 1", "--prefix, --extend: found a sequence of 2147418113 tokens"},
+      {"-o f --mask-prefix", "--mask-prefix: found without a custom mask, allowed with --mask random"},
       {"-o f --heads 3/2", "--heads: found '3/2'"},
       {"-o f --head-dim 577", "--head-dim: found '577', allowed 1 to 576"},
       {"-o f --head-dim 64 --head-dim-v 65 --shared-kv", "head_dim_v: found 65, allowed 1 to head_dim (64)"},
