@@ -11,6 +11,10 @@ Peers, each left out with a reason where it is not installed or cannot do a shap
     cudnn, fa2                  one sequence: torch's scaled_dot_product_attention with that backend;
                                 several: torch's operators for packed sequences, or nested tensors
     fa3                         FlashAttention-3 (the package fa3-fwd, or flash_attn_interface)
+    fa3_vllm                    FlashAttention-3 as vLLM builds it, with pages, split keys, windows and
+                                latent attention: one shared object of vLLM's wheel (--vllm-fa3). A prefix
+                                comes in pages of one token; where its slots are in order, fa3_vllm_16 and
+                                fa3_vllm_64 have it in pages of so many
     flashinfer                  FlashInfer's batch prefill
 
 Every peer's output is compared with ours. The peers take turns: in each of --rounds every one has
@@ -18,9 +22,11 @@ Every peer's output is compared with ours. The peers take turns: in each of --ro
 work near its power limit slows it down within tenths of a second (an H200 at head dimension 256 from
 5.1 ms to 6.0, ours and FlashAttention-3 alike), so that otherwise a peer's time depends on who had the
 turn before it, and a slow one is a rest for the next. Times are medians of the runs of all rounds,
-by CUDA events, over rotating copies of the tensors so that no run finds its input in the L2 cache. The
-GPU is kept busy while runs are enqueued, and a peer whose call takes the host more than a millisecond
-runs as a captured graph where that can be: times are the GPU's, not the host's.
+by CUDA events, over rotating copies of the tensors so that no run finds its input in the L2 cache.
+Times are to be the GPU's, not the host's: the GPU is kept busy while runs are enqueued, and captured graphs
+are replayed where a batch is ragged (ours too), where a call takes the host more than a millisecond, and where
+the median is more than 1.5 times the minimum. The record says so ("graph": true), or why not ("no: ...");
+scripts/bench_table.py leaves out what stays so wide.
 The shapes come from `extattn bench SUITE --list`. The record is written after each case.
 
 On a CPU (--device cpu) the peers are torch: its attention where it does the shape, and a sequence
@@ -33,6 +39,7 @@ import ctypes
 import dataclasses
 import datetime
 import functools
+import hashlib
 import importlib
 import importlib.metadata
 import inspect
@@ -58,6 +65,7 @@ MAX_COPIES = 8
 MAX_DIFFERENCE = 1e-2  # relative Frobenius norm between two bf16 results; each is some 2.3e-3 from float64
 DEPTHS = (1, 2, 3, 0)  # 0: automatic
 HOST_BOUND_MS = 1.0  # a call that takes the host longer is captured
+WIDE = 1.5  # so is one whose median is so many times its minimum: a kernel's own times differ by a fifth at most
 SLEEP_CYCLES_A_MS = 2_000_000  # of torch.cuda._sleep: a GPU's clock is at most some 2 GHz
 MAX_SLEEP_MS = 5000
 
@@ -302,7 +310,7 @@ class Calls:
 
     def __init__(self, calls, shape, way=""):
         self.calls, self.shape, self.out, self.way = calls, shape, None, way
-        self.captures = True  # whether it may run in a graph
+        self.no_graph = ""  # why it must not be captured
 
     def run(self, i):
         out = self.calls[i % len(self.calls)]()
@@ -545,8 +553,8 @@ def sdpa_peer(backend, packed, case, sets):
         groups = functools.partial(sdpa_dense, backend, case, sets)
         return first_that_runs({"groups": lambda: groups(False), "K and V repeated": lambda: groups(True)})
     calls = first_that_runs({name: functools.partial(make, case, sets) for name, make in packed.items()})
-    # torch 2.11's cuDNN operator ends the process when a graph of it is made (in cudaStreamEndCapture).
-    calls.captures = backend.name != "CUDNN_ATTENTION"
+    if backend.name == "CUDNN_ATTENTION":  # in torch 2.11, from cudaStreamEndCapture
+        calls.no_graph = "torch's cuDNN operator for several sequences ends the process when it is captured"
     return calls
 
 
@@ -650,6 +658,95 @@ def fa3_peer(case, sets):
     return first_that_runs({name: lambda: Calls([call(s) for s in sets], shape)})
 
 
+VLLM_FA3 = "_vllm_fa3_C.abi3.so"
+
+
+def vllm_fa3_library(source):
+    """(file, version) of the shared object; source: it, or vLLM's wheel."""
+    path = Path(source)
+    if not zipfile.is_zipfile(path):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return path.resolve(), f"{VLLM_FA3} sha256 {digest[:12]}"
+    with zipfile.ZipFile(path) as wheel:
+        names = [name for name in wheel.namelist() if name.endswith("/" + VLLM_FA3)]
+        if not names:
+            sys.exit(f"--vllm-fa3: found no {VLLM_FA3} in {source}")
+        return Path(wheel.extract(names[0], tempfile.mkdtemp(prefix="vllm-"))), path.name.split("-")[1]
+
+
+@functools.cache
+def vllm_fa3_forward(path):
+    torch.ops.load_library(str(path))
+    return torch.ops._vllm_fa3_C.fwd
+
+
+def in_pages(case, s, page_size):
+    """K and V of all tokens in pages, [pages, page_size, Hkv, D], and the table of each sequence's pages. Pages of
+    one token stay where they are; longer ones hold each sequence's tokens in order, for which its slots have to be."""
+    k_pool, v_pool, new_slots = whole_pool(s)
+    tables = slots_of(case, s, new_slots)
+    if page_size > 1:
+        # Each sequence's rows, and zeros up to a whole page, one sequence behind the other.
+        pages = [-(-len(slots) // page_size) for slots in tables]
+        rows = torch.cat([torch.nn.functional.pad(slots, (0, count * page_size - len(slots)), value=-1)
+                          for slots, count in zip(tables, pages)]).long()  # fmt: skip
+        k_pool, v_pool = (pool[rows].masked_fill_((rows < 0)[:, None, None], 0) for pool in (k_pool, v_pool))
+        first = [0, *itertools.accumulate(pages)]
+        tables = [torch.arange(begin, begin + count, dtype=torch.int32, device=rows.device)
+                  for begin, count in zip(first, pages)]  # fmt: skip
+    if case.shared_kv:
+        v_pool = k_pool[..., : case.head_dim_v]
+    k_pages, v_pages = (pool.unflatten(0, (-1, page_size)) for pool in (k_pool, v_pool))
+    return k_pages, v_pages, torch.nn.utils.rnn.pad_sequence(tables, batch_first=True)
+
+
+def fa3_vllm_arguments(case, s, page_size):
+    """By the names of vLLM's operator; what is not here is None or as in FA3_VLLM_DEFAULTS."""
+    longest = max(case.extends)
+    arguments = {
+        "q": s.q, "cu_seqlens_q": s.qo_indptr, "max_seqlen_q": longest, "max_seqlen_k": case.prefix + longest,
+        "scale": case.head_dim**-0.5, "window_left": case.window or -1, "window_right": 0 if case.window else -1,
+    }  # fmt: skip
+    if case.prefix:
+        k, v, arguments["page_table"] = in_pages(case, s, page_size)
+        lengths = [case.prefix + extend for extend in case.extends]
+        arguments["seqused_k"] = torch.tensor(lengths, dtype=torch.int32, device=s.q.device)
+    else:
+        k, v, arguments["cu_seqlens_k"] = s.k, s.v, s.qo_indptr
+    if case.shared_kv:  # the rope columns are its keys, the latent ones its values and more of its queries
+        latent = case.head_dim_v
+        arguments["q"], arguments["q_v"], k = s.q[..., latent:], s.q[..., :latent], k[..., latent:]
+    return arguments | {"k": k, "v": v}
+
+
+# The operator takes no names; this is its order.
+FA3_VLLM_ORDER = """q k v k_new v_new q_v out cu_seqlens_q cu_seqlens_k cu_seqlens_k_new seqused_q seqused_k
+    max_seqlen_q max_seqlen_k page_table kv_batch_idx leftpad_k rotary_cos rotary_sin seqlens_rotary q_descale
+    k_descale v_descale scale causal window_left window_right softcap rotary_interleaved scheduler_metadata
+    num_splits pack_gqa sm_margin s_aux cp_world_size cp_rank cp_tot_seqused_k""".split()
+# num_splits 0: it chooses.
+FA3_VLLM_DEFAULTS = {"causal": True, "softcap": 0.0, "rotary_interleaved": False, "num_splits": 0, "sm_margin": 0,
+                     "cp_world_size": 1, "cp_rank": 0}  # fmt: skip
+
+
+def fa3_vllm_peer(library, page_size, case, sets):
+    if not library:
+        raise Unsupported("no --vllm-fa3 given")
+    if page_size > 1 and not (case.prefix and case.slots == "ordered"):
+        raise Unsupported(f"pages of {page_size} are for a prefix in ordered slots")
+    if case.head_dim > 256 and not case.shared_kv:
+        raise Unsupported("head dimensions up to 256")
+    forward = vllm_fa3_forward(library[0])
+
+    def call(s):
+        given = FA3_VLLM_DEFAULTS | fa3_vllm_arguments(case, s, page_size)
+        arguments = [given.get(name) for name in FA3_VLLM_ORDER]
+        return lambda: forward(*arguments)[0]
+
+    way = f"pages of {page_size}" if case.prefix else "packed"
+    return first_that_runs({way: lambda: Calls([call(s) for s in sets], lambda out: out)})
+
+
 def flashinfer_peer(case, sets):
     try:
         flashinfer = importlib.import_module("flashinfer")
@@ -716,29 +813,51 @@ def host_ms_of(run):
     return min(times)
 
 
-def measure_on_gpu(run, copies, warm_up, repeats, captures):
-    for i in range(warm_up):
+def in_graphs(run, copies, no_graph):
+    """The same runs as graphs, and True; or the runs as they are, and why."""
+    if no_graph:
+        return run, f"no: {no_graph}"
+    try:
+        replay = captured(run, copies)
+    except Exception as error:  # the library's own reason
+        torch.cuda.synchronize()
+        return run, f"no: {one_line(error)}"
+    replay(0)
+    return replay, True
+
+
+def measure_on_gpu(run, copies, args, no_graph, ragged):
+    """A row of times; ragged: graphs are tried at once."""
+    for i in range(args.warm_up):
         run(i)
     torch.cuda.synchronize()
-    host_ms = host_ms_of(run)
-    row = {"host_ms": host_ms}
-    if host_ms > HOST_BOUND_MS and captures:
-        try:
-            run, host_ms = captured(run, copies), HOST_BOUND_MS
-            row["graph"] = True
-        except Exception as error:  # the library's own reason
-            row["graph"] = f"no: {one_line(error)}"
-            torch.cuda.synchronize()
-        run(0)
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    row = {"host_ms": host_ms_of(run)}
+    if ragged or row["host_ms"] > HOST_BOUND_MS:
+        run, row["graph"] = in_graphs(run, copies, no_graph)
+    row |= summary(event_times(run, args, row))
+    if is_wide(row) and "graph" not in row:
+        run, row["graph"] = in_graphs(run, copies, no_graph)
+        if row["graph"] is True:
+            row |= summary(event_times(run, args, row))
+    return row
+
+
+def event_times(run, args, row):
+    host_ms = HOST_BOUND_MS if row.get("graph") is True else row["host_ms"]
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(args.repeats)]
     # The GPU waits until about all runs are enqueued, so that it never waits for the host between two events.
-    torch.cuda._sleep(int(SLEEP_CYCLES_A_MS * min(5 + 1.5 * host_ms * repeats, MAX_SLEEP_MS)))
+    torch.cuda._sleep(int(SLEEP_CYCLES_A_MS * min(5 + 1.5 * host_ms * args.repeats, MAX_SLEEP_MS)))
     for i, (first, last) in enumerate(events):
         first.record()
-        run(warm_up + i)
+        run(args.warm_up + i)
         last.record()
     torch.cuda.synchronize()
-    return row | summary([first.elapsed_time(last) for first, last in events])
+    return [first.elapsed_time(last) for first, last in events]
+
+
+def is_wide(row):
+    """Whether something else than the kernel is in the times."""
+    return row["median_ms"] > WIDE * row["min_ms"]
 
 
 def summary(times):
@@ -800,7 +919,7 @@ def check_and_measure(peer, case, sets, args, reference):
     if gpu:
         torch.cuda.synchronize()
         time.sleep(args.pause)
-        row |= measure_on_gpu(peer.run, len(sets), args.warm_up, args.repeats, getattr(peer, "captures", True))
+        row |= measure_on_gpu(peer.run, len(sets), args, getattr(peer, "no_graph", ""), case.ragged)
     else:
         row |= measure_on_cpu(peer.run, args.warm_up, args.repeats)
     return row | rates(case, row), reference
@@ -829,7 +948,7 @@ def peers_of(args, ours, sglang):
     depths = DEPTHS if args.device == "cuda" else (0,)
     peers = {f"extattn{d or ''}": functools.partial(lambda d, case, sets: ours.prepare(case, sets, d), d)
              for d in sorted(depths)}  # fmt: skip
-    others = cpu_peers() if args.device == "cpu" else gpu_peers(sglang)
+    others = cpu_peers() if args.device == "cpu" else gpu_peers(sglang, args.vllm_fa3)
     unknown = set(args.peer or ()) - set(others)
     if unknown:
         sys.exit(f"--peer: found {', '.join(sorted(unknown))}, allowed {', '.join(others)}")
@@ -840,7 +959,7 @@ def cpu_peers():
     return {"torch": functools.partial(sdpa_peer, None, {}), "loop": loop_peer}
 
 
-def gpu_peers(sglang):
+def gpu_peers(sglang, vllm_fa3):
     from torch.nn.attention import SDPBackend
 
     triton = {f"triton{stages}": functools.partial(triton_peer, sglang[0], stages) if sglang else missing_sglang
@@ -850,6 +969,9 @@ def gpu_peers(sglang):
         "cudnn": functools.partial(sdpa_peer, SDPBackend.CUDNN_ATTENTION, cudnn),
         "fa2": functools.partial(sdpa_peer, SDPBackend.FLASH_ATTENTION, fa2),
         "fa3": fa3_peer,
+        "fa3_vllm": functools.partial(fa3_vllm_peer, vllm_fa3, 1),
+        "fa3_vllm_16": functools.partial(fa3_vllm_peer, vllm_fa3, 16),
+        "fa3_vllm_64": functools.partial(fa3_vllm_peer, vllm_fa3, 64),
         "flashinfer": flashinfer_peer,
     }
 
@@ -867,9 +989,10 @@ def ratios(rows):
     for name, row in rows.items():
         if not name.startswith("extattn") and "median_ms" in row:
             result[name] = row["median_ms"] / ours
-    triton = [value for name, value in result.items() if name.startswith("triton")]
-    if triton:
-        result["best triton"] = min(triton)
+    for family in ("triton", "fa3_vllm"):
+        theirs = [value for name, value in result.items() if name.startswith(family)]
+        if theirs:
+            result[f"best {family}"] = min(theirs)
     return result
 
 
@@ -881,6 +1004,7 @@ def print_case(case, rows, ratio):
             continue
         against = f"{ratio[name]:6.2f}x ours" if name in ratio else ""
         wrong = f"  WRONG: {row['wrong']}" if "wrong" in row else ""
+        wrong += f"  WIDE: least {row['min_ms']:.3f} ms, graph {row.get('graph')}" if is_wide(row) else ""
         depth = f"  depth {row['stages']}" if "stages" in row else f"  {row['way']}" if "way" in row else ""
         rate = f"{row['tflops']:9.1f} TFLOP/s" if row["tflops"] >= 1 else f"{1e3 * row['tflops']:9.1f} GFLOP/s"
         print(f"  {name:11}{row['median_ms']:10.3f} ms{rate}{row['gbytes_per_s']:8.0f} GB/s  {against}{depth}{wrong}")
@@ -949,7 +1073,7 @@ def compile_case(case, sglang):
             triton_peer(sglang[0], stages, case, sets)
 
 
-def versions(ours, sglang):
+def versions(ours, sglang, vllm_fa3=None):
     found = {"extattn": ours.version, "python": platform.python_version(), "torch": torch.__version__}
     for package in ("triton", "fa3-fwd", "flash-attn-3", "flashinfer-python"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -959,6 +1083,8 @@ def versions(ours, sglang):
         found["cudnn"] = torch.backends.cudnn.version()
     if sglang:
         found["sglang"] = sglang[1]
+    if vllm_fa3:
+        found["vllm"] = vllm_fa3[1]
     return found
 
 
@@ -980,6 +1106,7 @@ def parse():
     parser.add_argument("--peer", action="append", metavar="NAME", help="only this one beside ours; may be repeated")
     parser.add_argument("--shrink", type=int, default=1, help="divide the tokens of each shape by this, to try it out")
     parser.add_argument("--sglang", help="SGLang's wheel, or a folder that holds its files")
+    parser.add_argument("--vllm-fa3", help="vLLM's wheel, or the _vllm_fa3_C.abi3.so in it")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     families = ["auto", "cpu", "portable", "hopper"]
     parser.add_argument("--family", choices=families, default="auto", help="of our kernels")
@@ -995,6 +1122,8 @@ def parse():
     args = parser.parse_args()
     if args.pause < 0:
         parser.error(f"--pause: found {args.pause}, allowed 0 or more")
+    if args.vllm_fa3 and not Path(args.vllm_fa3).is_file():
+        parser.error(f"--vllm-fa3: found no file {args.vllm_fa3}")
     if args.device == "cpu":
         args.pause = 0.0
     args.suite = args.suite or ["cpu" if args.device == "cpu" else "seed"]
@@ -1018,6 +1147,7 @@ def main():
             sglang = sglang_modules(args.sglang)
         except (Unsupported, ImportError, OSError) as error:
             print(f"SGLang is left out: {error}")
+    args.vllm_fa3 = vllm_fa3_library(args.vllm_fa3) if args.vllm_fa3 and args.device == "cuda" else None
     if args.compile_case is not None:
         compile_case(cases[args.compile_case][1], sglang)
         return 0
@@ -1027,7 +1157,7 @@ def main():
     ours = Extattn(args.library, args.device, args.threads, args.family)
     info = ours.device_info()
     peers = peers_of(args, ours, sglang)
-    record = head_of(args, info, versions(ours, sglang))
+    record = head_of(args, info, versions(ours, sglang, args.vllm_fa3))
     print(f"{info.name.decode()}, {info.arch.decode()}; {record['versions']}")
     for suite, case in cases:
         record["cases"].append({"suite": suite} | measure_case(case, peers, args))
