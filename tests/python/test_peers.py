@@ -161,7 +161,7 @@ def flash_attention_forward(q, k, v, cum_q, cum_k, max_q, max_k, dropout, causal
 
 def check(peers, case, prepare, way):
     sets = [peers.make_tensors(case, "cpu", seed) for seed in range(2)]
-    wanted = peers.loop_peer(case, sets)
+    wanted = peers.torch_sdpa.loop_peer(case, sets)
     found = prepare(case, sets)
     for i in range(3):
         wanted.run(i)
@@ -174,15 +174,15 @@ def test_flash_attention_3(peers, monkeypatch):
     fake = types.SimpleNamespace(
         flash_attn_varlen_func=flash_attn_varlen_func, flash_attn_with_kvcache=flash_attn_with_kvcache
     )
-    monkeypatch.setattr(peers, "fa3_interface", lambda: fake)
-    check(peers, case_of(peers), peers.fa3_peer, "packed")
-    check(peers, case_of(peers, prefix=7), peers.fa3_peer, "paged")
-    check(peers, case_of(peers, prefix=7, slots="ordered"), peers.fa3_peer, "paged")
+    monkeypatch.setattr(peers.fa3, "fa3_interface", lambda: fake)
+    check(peers, case_of(peers), peers.fa3.fa3_peer, "packed")
+    check(peers, case_of(peers, prefix=7), peers.fa3.fa3_peer, "paged")
+    check(peers, case_of(peers, prefix=7, slots="ordered"), peers.fa3.fa3_peer, "paged")
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 64])
 def test_flash_attention_3_of_vllm(peers, monkeypatch, page_size):
-    monkeypatch.setattr(peers, "vllm_fa3_forward", lambda _path: fa3_vllm_forward)
+    monkeypatch.setattr(peers.fa3_vllm, "vllm_fa3_forward", lambda _path: fa3_vllm_forward)
     prepare = peers.gpu_peers(None, ("a file", "0"))["fa3_vllm" + (f"_{page_size}" if page_size > 1 else "")]
     way = f"pages of {page_size}"
     check(peers, case_of(peers, prefix=70, slots="ordered"), prepare, way)
@@ -204,17 +204,17 @@ def test_flash_attention_3_of_vllm(peers, monkeypatch, page_size):
 
 def test_the_library_of_vllm(peers, monkeypatch, tmp_path):
     """The shared object itself, or the wheel that it is in; loaded once."""
-    library, wheel = tmp_path / peers.VLLM_FA3, tmp_path / "vllm-1.2.3-cp38-abi3-linux_x86_64.whl"
+    library, wheel = tmp_path / peers.fa3_vllm.VLLM_FA3, tmp_path / "vllm-1.2.3-cp38-abi3-linux_x86_64.whl"
     library.write_bytes(b"an object")
-    assert peers.vllm_fa3_library(library) == (library, "_vllm_fa3_C.abi3.so sha256 c44b27339f50")
+    assert peers.fa3_vllm.vllm_fa3_library(library) == (library, "_vllm_fa3_C.abi3.so sha256 c44b27339f50")
     with zipfile.ZipFile(wheel, "w") as file:
-        file.writestr("vllm/vllm_flash_attn/" + peers.VLLM_FA3, b"an object")
-    path, version = peers.vllm_fa3_library(wheel)
+        file.writestr("vllm/vllm_flash_attn/" + peers.fa3_vllm.VLLM_FA3, b"an object")
+    path, version = peers.fa3_vllm.vllm_fa3_library(wheel)
     assert (path.read_bytes(), version) == (b"an object", "1.2.3")
     loaded = []
     monkeypatch.setattr(torch.ops, "load_library", loaded.append)
     monkeypatch.setattr(torch.ops, "_vllm_fa3_C", types.SimpleNamespace(fwd="forward"), raising=False)
-    assert [peers.vllm_fa3_forward(path) for _ in range(2)] == ["forward", "forward"]
+    assert [peers.fa3_vllm.vllm_fa3_forward(path) for _ in range(2)] == ["forward", "forward"]
     assert loaded == [str(path)]
 
 
@@ -245,7 +245,7 @@ def test_a_peer_that_cannot_run_says_why_in_a_line(peers):
     def failing(_case, _sets):
         raise KeyError("a peer's own mistake")
 
-    everyone = peers.gpu_peers(None, None) | {"failing": failing, "loop": peers.loop_peer}
+    everyone = peers.gpu_peers(None, None) | {"failing": failing, "loop": peers.torch_sdpa.loop_peer}
     reference = None
     rows = {}
     for name, prepare in everyone.items():
@@ -265,9 +265,9 @@ def test_a_wrong_result_is_marked(peers):
     case = case_of(peers)
     sets = [peers.make_tensors(case, "cpu", 0)]
     args = types.SimpleNamespace(device="cpu", warm_up=0, repeats=1)
-    reference = peers.loop_peer(case, sets).calls[0]()
+    reference = peers.torch_sdpa.loop_peer(case, sets).calls[0]()
     for change, reason in ((lambda out: out * 1.1, "difference"), (lambda out: out[:, :2], "shape")):
-        make = lambda case, sets, change=change: peers.Calls([lambda: reference], change)  # noqa: E731
+        make = lambda case, sets, change=change: peers.torch_sdpa.Calls([lambda: reference], change)  # noqa: E731
         row, _ = peers.measure_peer("x", make, case, sets, args, reference)
         assert reason in row["wrong"]
 
@@ -292,7 +292,7 @@ def test_rounds_are_one_row(peers):
     case = types.SimpleNamespace(flop=3e9, bytes=6e6)
 
     def row(*times):
-        return {"host_ms": 0.1} | peers.summary(list(times))
+        return {"host_ms": 0.1} | peers.timing.summary(list(times))
 
     both = peers.with_round_before(peers.with_round_before(None, row(1.0, 5.0), case), row(3.0), case)
     assert (both["median_ms"], both["min_ms"], both["max_ms"]) == (3.0, 1.0, 5.0)
@@ -310,13 +310,13 @@ def test_a_turn_on_a_gpu_begins_with_a_rest(peers, monkeypatch):
 
     def measured(*_):
         done.append("measured")
-        return peers.summary([1.0])
+        return peers.timing.summary([1.0])
 
-    monkeypatch.setattr(peers, "measure_on_gpu", measured)
+    monkeypatch.setattr(peers.timing, "measure_on_gpu", measured)
     case = case_of(peers)
     sets = [peers.make_tensors(case, "cpu", 0)]
     args = types.SimpleNamespace(device="cuda", warm_up=0, repeats=1, pause=0.5)
-    peers.check_and_measure(peers.loop_peer(case, sets), case, sets, args, None)
+    peers.check_and_measure(peers.torch_sdpa.loop_peer(case, sets), case, sets, args, None)
     assert done[-3:] == ["through", 0.5, "measured"]
 
 
@@ -338,10 +338,12 @@ def timing(peers, monkeypatch):
     monkeypatch.setattr(Event, "elapsed_time", lambda *_: world.elapsed())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "_sleep", world.slept.append)
-    monkeypatch.setattr(peers, "captured", captured)
-    monkeypatch.setattr(peers, "time", clock)
+    monkeypatch.setattr(peers.timing, "captured", captured)
+    monkeypatch.setattr(peers.timing, "time", clock)
     args = types.SimpleNamespace(warm_up=1, repeats=4)
-    world.measure = lambda no_graph="", ragged=False: peers.measure_on_gpu(world.runs.append, 2, args, no_graph, ragged)
+    world.measure = lambda no_graph="", ragged=False: peers.timing.measure_on_gpu(
+        world.runs.append, 2, args, no_graph, ragged
+    )
     return world
 
 
