@@ -66,6 +66,8 @@ def records(folder):
     for key, (_, _, _, path, record) in bench_table.newest_records(folder).items():
         if key[0] == "peers" and key[1] in PANELS:
             found.setdefault(key[1], {})[key[2]] = (record, path)
+    if "seed" not in found:
+        sys.exit(f"{folder}: found no record of the suite seed beside peers")
     device = max(found["seed"].values(), key=lambda entry: entry[0]["date"])[0]["device"]["name"]
     return {suite: found[suite][device] for suite in PANELS if device in found.get(suite, {})}
 
