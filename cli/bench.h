@@ -15,7 +15,7 @@ typedef struct ea_bench_method {
 
 #define EA_BENCH_MAX_REPEATS 1000
 /* A GPU's rest before what is measured: near its power limit it slows down within tenths of a second, and a row would
- * depend on the rows before it (docs/hopper.md, "Short calls", has numbers). */
+ * depend on the rows before it (docs/notes/2026-12-01-short-calls.md has numbers). */
 #define EA_BENCH_PAUSE_MS 250
 
 /* What is asked for. */

@@ -23,4 +23,4 @@ if build/extattn info --json | python3 -c 'import json, sys; sys.exit(not json.l
 else
   echo "skipped: the GPU suites, no GPU"
 fi
-echo "recorded in bench/results; scripts/bench_table.py puts what is there into the README"
+echo "recorded in bench/results; scripts/bench_table.py and bench_picture.py put what is there into the documents"

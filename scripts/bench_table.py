@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Writes the README's performance section from the records under bench/results.
+"""Writes the tables of docs/performance.md from the records under bench/results.
 
     scripts/bench_table.py [--check] [FILE]
 
-FILE (README.md) has a line beginning "<!-- performance:" and one "<!-- end of performance -->";
+FILE (docs/performance.md) has a line beginning "<!-- performance:" and one "<!-- end of performance -->";
 what stands between them is replaced, or with --check only compared. A record is what `extattn
 bench SUITE --output`, bench/peers.py, bench_cpu or bench/cpu/compare_torch.py wrote; of records
 that tell the same (kind, suite, device, threads) only the newest is shown, and none whose shapes
-were shrunk. Nothing is shown that was not recorded.
+were shrunk. Nothing is shown that was not recorded, and no time of a peer that differs so much from
+run to run that it is its host's: that is said under the table.
 """
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -38,8 +40,12 @@ PEERS = {
     "cudnn": "cuDNN",
     "fa2": "FlashAttention-2",
     "fa3": "FlashAttention-3",
+    "best fa3_vllm": "vLLM's FlashAttention-3",
     "flashinfer": "FlashInfer",
 }
+# A median so many times the minimum tells what the host does and not the kernel, whose times differ by a fifth at most.
+# bench/peers.py tries to measure such calls in a graph.
+WIDE = 1.5
 
 
 def shape(case):
@@ -97,19 +103,57 @@ def bench_sections(record):
     yield key, table(["shape", *heads, unit], rows), origin(record, device, key[3])
 
 
+def is_wide(row):
+    return row["median_ms"] > WIDE * row.get("min_ms", row["median_ms"])
+
+
+def rows_of(case, peer):
+    """A peer's rows that have times; "best triton": those of each depth, and so on."""
+    family = peer.removeprefix("best ")
+    is_one = (lambda name: name.startswith(family)) if family != peer else (lambda name: name == peer)
+    return [row for name, row in case["results"].items() if is_one(name) and "median_ms" in row]
+
+
+def best_of(rows):
+    """The fastest of those whose times are their kernels'."""
+    return min((row for row in rows if not is_wide(row)), key=lambda row: row["median_ms"], default=None)
+
+
+def times_over_ours(case, peer):
+    rows = rows_of(case, peer)
+    best = best_of(rows)
+    if best is None:
+        return "left out" if rows else ""
+    return f"{best['median_ms'] / case['results']['extattn']['median_ms']:.2f}x"
+
+
+def left_out(cases, name, peer):
+    """Why cells of a column are left out; nothing, where none are."""
+    all_rows = [rows_of(case, peer) for case in cases]
+    widths = sorted(min(row["median_ms"] / row["min_ms"] for row in rows) for rows in all_rows if rows and not best_of(rows))
+    if not widths:
+        return []
+    graphs = {str(row.get("graph", "")) for rows in all_rows for row in rows if is_wide(row)}
+    reasons = sorted(reason.removeprefix("no: ") for reason in graphs if reason.startswith("no: "))
+    why = f"; no graph of it: {'; '.join(reasons)}" if reasons else ""
+    width = f"{widths[0]:.0f} to {widths[-1]:.0f}" if len(widths) > 1 else f"{widths[0]:.0f}"
+    return [f"{name} is left out of {len(widths)} row{'s' * (len(widths) > 1)}: its median is {width} times its minimum, "
+            f"so that it tells the host's time and not the kernel's{why}."]  # fmt: skip
+
+
 def peer_sections(record):
     """Ours beside others, in one process on the same tensors."""
     device = record["device"]
     threads = device["threads"] if record["method"]["clock"] == "host" else 0
     for suite in dict.fromkeys(case["suite"] for case in record["cases"]):
         cases = [case for case in record["cases"] if case["suite"] == suite]
-        peers = [p for p in PEERS if any(p in case["times_over_ours"] for case in cases)]
+        peers = [p for p in PEERS if any(rows_of(case, p) for case in cases)]
         rows = []
         for case in cases:
             ours = case["results"]["extattn"]
-            if "median_ms" not in ours:
+            if "median_ms" not in ours or is_wide(ours):
                 continue
-            cells = [f"{case['times_over_ours'][p]:.2f}x" if p in case["times_over_ours"] else "" for p in peers]
+            cells = [times_over_ours(case, p) for p in peers]
             tflops = f"{ours['tflops']:.{2 if threads else 0}f}"
             rate = f"{ours['gbytes_per_s']:.0f}" if suite in MEMORY_BOUND else tflops
             rows.append([shape(case["case"]), ms(ours["median_ms"]), rate, *cells])
@@ -117,7 +161,8 @@ def peer_sections(record):
         key = ("peers" if family == "auto" else f"peers {family}", suite, device["name"], threads)
         unit = "GB/s" if suite in MEMORY_BOUND else "TFLOP/s"
         heads = ["shape", "ms", unit, *(f"{PEERS[p]} takes" for p in peers)]
-        yield key, table(heads, rows), origin(record, device, threads)
+        notes = left_out(cases, "extattn", "extattn") + [note for p in peers for note in left_out(cases, PEERS[p], p)]
+        yield key, "\n\n".join([table(heads, rows), *notes]), origin(record, device, threads)
 
 
 def replay_sections(record):
@@ -198,7 +243,8 @@ def kind_of(record):
     return None
 
 
-def sections(folder):
+def newest_records(folder):
+    """What is told (kind, suite, device, threads) to the newest that tells it: (date, table, origin, path, record)."""
     newest = {}
     for path in sorted(folder.rglob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -207,12 +253,17 @@ def sections(folder):
             continue
         for key, text, source in make(record):
             if key not in newest or newest[key][0] < record["date"]:
-                newest[key] = (record["date"], text, source, path)
+                newest[key] = (record["date"], text, source, path, record)
+    return newest
+
+
+def sections(folder):
     order = list(SUITES)
-    return sorted(newest.items(), key=lambda item: (order.index(item[0][1]), tuple(map(str, item[0]))))
+    return sorted(newest_records(folder).items(), key=lambda item: (order.index(item[0][1]), tuple(map(str, item[0]))))
 
 
-def performance(folder):
+def performance(folder, page):
+    """page: the file that will hold it, from which its links go."""
     found = sections(folder)
     if not found:
         return "No measurement is recorded yet.\n"
@@ -220,23 +271,23 @@ def performance(folder):
              "Peers ran in the same process on the same tensors; \"2.00x\" is twice our time. "
              "Times are those of the commit under a table, and kernels may have changed since. A GPU's clock follows "
              "its load and heat: the same shape differs by up to a tenth from table to table, and within one whose turns begin without a rest."]  # fmt: skip
-    for (kind, suite, _, _), (_, text, source, path) in found:
+    for (kind, suite, _, _), (_, text, source, path, _) in found:
         beside, _, family = kind.partition(" ")
         of = f", the {family} kernels beside others" if family else ", beside others"
         title = SUITES[suite] + (of if beside == "peers" else "")
-        parts += [f"### {title}", text, f"{source}; [record]({path.relative_to(ROOT)})."]
+        parts += [f"### {title}", text, f"{source}; [record]({os.path.relpath(path, page.parent)})."]
     return "\n\n".join(parts) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail when the file is out of date")
-    parser.add_argument("file", nargs="?", type=Path, default=ROOT / "README.md")
+    parser.add_argument("file", nargs="?", type=Path, default=ROOT / "docs" / "performance.md")
     args = parser.parse_args()
 
     text = args.file.read_text(encoding="utf-8")
     begin, end = text.index("\n", text.index(BEGIN)) + 1, text.index(END)
-    fresh = text[:begin] + "\n" + performance(ROOT / "bench" / "results") + "\n" + text[end:]
+    fresh = text[:begin] + "\n" + performance(ROOT / "bench" / "results", args.file.resolve()) + "\n" + text[end:]
     if args.check and fresh != text:
         sys.exit(f"{args.file}: its tables are not those of bench/results; run scripts/bench_table.py")
     if not args.check:

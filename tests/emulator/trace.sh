@@ -93,6 +93,10 @@ refuse 3 "this build: found kernels that record no times, allowed one configured
 if command -v gnuplot >/dev/null; then
   expect 0 '^producer ' "$extattn" trace "${shape[@]}" --plot "$work/shape.svg"
   grep -q 'issue S, copy K' "$work/shape.svg" || fail "no bars in the plot"
+  expect 0 'timeline-d64.svg$' "$2/scripts/timelines.sh" "$extattn" "$work/timelines" 200 d64 mla
+  [ "$(ls "$work/timelines")" = "timeline-d64.svg"$'\n'"timeline-mla.svg" ] || fail "timelines: $(ls "$work/timelines")"
+  expect 1 '' "$2/scripts/timelines.sh" false "$work/timelines" 200 d64
+  grep -q 'write out' "$work/timelines/timeline-mla.svg" || fail "no end of a work tile in the timeline"
   refuse 2 "block: found no span of block 7" "$extattn" plot "$work/shape.json" --block 7 -o "$work/out_of/x.svg"
 fi
 finish

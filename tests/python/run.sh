@@ -37,6 +37,6 @@ if [ $# -gt 0 ]; then
   "$venv/bin/python" "$source/examples/chunked_prefill.py"
 fi
 cd "$source"
-"$venv/bin/ruff" check --no-cache python tests/python examples bench/peers.py
-"$venv/bin/ruff" format --no-cache --check python tests/python examples bench/peers.py
+"$venv/bin/ruff" check --no-cache python tests/python examples bench
+"$venv/bin/ruff" format --no-cache --check python tests/python examples bench
 "$venv/bin/mypy" --cache-dir "$venv/mypy"
