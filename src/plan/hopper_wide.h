@@ -14,12 +14,7 @@
 #include "common/hd.h"
 #include "plan/hopper.h"
 
-/*  name      D   Dv  latent: values are in the keys; slices a unit; registers of a consumer thread, of a producer's */
-#define EA_WIDE_SHAPES(X)                                                                                              \
-  X(d512, 512, 512, 0, 2, 216, 72)                                                                                     \
-  X(d576x512, 576, 512, 1, 1, 224, 56)
-
-#define EA_WIDE_CONSTANTS(name, d, dv, latent, unit, consumer_registers, producer_registers)                           \
+#define EA_WIDE_CONSTANTS(name, source, archs, d, dv, latent, unit, consumer_registers, producer_registers)            \
   enum {                                                                                                               \
     EA_WIDE_##name##_DIM = (d),                                                                                        \
     EA_WIDE_##name##_DIM_V = (dv),                                                                                     \
@@ -28,7 +23,7 @@
     EA_WIDE_##name##_CONSUMER_REGISTERS = (consumer_registers),                                                        \
     EA_WIDE_##name##_PRODUCER_REGISTERS = (producer_registers)                                                         \
   };
-EA_WIDE_SHAPES(EA_WIDE_CONSTANTS)
+EA_KERNELS(EA_NO_ROW, EA_WIDE_CONSTANTS, EA_NO_ROW, EA_NO_ROW)
 
 typedef struct ea_wide_shape {
   const char *name;
@@ -49,28 +44,8 @@ typedef struct ea_wide_shape {
 #define EA_WIDE_MAX_SLOTS (EA_WIDE_MAX_STAGES * EA_WIDE_STAGE_SLOTS)
 #define EA_WIDE_P_BYTES (EA_WIDE_M * EA_WIDE_N * 2)
 
-#define EA_WIDE_ENTRY(name, d, dv, latent, unit, consumer_registers, producer_registers) {#name, d, dv, latent, unit},
-
-/* The shape for a problem's head dimensions; name NULL where there is none. */
-static inline ea_wide_shape ea_wide_find_shape(int32_t dim, int32_t dim_v, bool shared_kv) {
-  static const ea_wide_shape shapes[] = {EA_WIDE_SHAPES(EA_WIDE_ENTRY)};
-  for (int32_t i = 0; i < (int32_t)(sizeof shapes / sizeof shapes[0]); i++) {
-    if (shapes[i].latent && !shared_kv) continue;
-    if (shapes[i].dim >= dim && shapes[i].dim_v >= dim_v) return shapes[i];
-  }
-  const ea_wide_shape none = {0, 0, 0, 0, 0};
-  return none;
-}
-
 EA_HD int32_t ea_wide_unit_bytes(ea_wide_shape shape) {
   return shape.unit * EA_WIDE_N * EA_HOPPER_SLICE_BYTES;
-}
-
-/* A group of more heads than a block has rows is worked on in so many equal parts. */
-EA_HD int32_t ea_wide_group_parts(int32_t group) {
-  int32_t parts = (group + EA_WIDE_M - 1) / EA_WIDE_M;
-  while (group % parts != 0) parts++;
-  return parts;
 }
 
 /* Keys of a unit of V, x 256 columns. */
