@@ -76,7 +76,7 @@ static ea_status plan_cuda(const ea_context *context, const ea_problem *problem,
   ea_cuda_arch(context->cuda, &arch);
   ea_status status = check_gpu_options(options);
   if (!status) status = ea_plan_gpu(&arch, problem, options, info, &kernel);
-  if (!status) status = ea_cuda_plan_make(context->cuda, kernel, info, plan);
+  if (!status) status = ea_cuda_plan_make(context->cuda, kernel, problem, info, plan);
   return status;
 }
 

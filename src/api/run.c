@@ -9,7 +9,8 @@
 static size_t workspace_bytes_of(const ea_plan *plan, int64_t num_seqs, int64_t num_tokens, int64_t num_kv_indices) {
   const ea_context *context = plan->context;
   if (context->cuda) {
-    return ea_cuda_workspace_bytes(context->cuda, &plan->cuda, &plan->problem, num_seqs, num_tokens, num_kv_indices);
+    const ea_batch_size size = {num_seqs, num_tokens, num_kv_indices};
+    return ea_cuda_workspace_bytes(context->cuda, &plan->cuda, size);
   }
   if (plan->info.family == EA_FAMILY_REFERENCE) return 0;
   return ea_cpu_workspace_bytes(&plan->problem, context->isa, context->num_threads);

@@ -31,15 +31,27 @@ typedef struct ea_cuda_plan {
   const ea_cuda_kernel *loaded; /* the device's */
   int32_t stages;
   int64_t smem_bytes; /* dynamic shared memory a block */
+
+  /* Of a Hopper kernel. */
+  int32_t num_kv_heads;
+  int32_t group_parts;        /* equal ones, of each GQA group that has more heads than a tile has rows; else 1 */
+  int32_t group;              /* query heads of a part */
+  int32_t block_tokens;       /* whole ones that a tile has room for, all heads of a part each */
+  int64_t staged_token_bytes; /* of a cached token that may be staged (staging.h); 0: none is */
 } ea_cuda_plan;
 
 /* Loads (once a device) the kernel that info names, and fills info->registers. */
-ea_status ea_cuda_plan_make(ea_cuda_device *device, const ea_kernel *kernel, ea_plan_info *info, ea_cuda_plan *plan);
+ea_status ea_cuda_plan_make(ea_cuda_device *device, const ea_kernel *kernel, const ea_problem *resolved,
+                            ea_plan_info *info, ea_cuda_plan *plan);
+
+/* What of a batch decides how much work it is. */
+typedef struct ea_batch_size {
+  int64_t num_seqs, num_tokens, num_kv_indices;
+} ea_batch_size;
 
 /* What makes a call fastest; with num_kv_indices 0, what it cannot do without: 0 where the work fits one wave of the
  * multiprocessors or two, and for the portable family. */
-size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_cuda_plan *plan, const ea_problem *resolved,
-                               int64_t num_seqs, int64_t num_tokens, int64_t num_kv_indices);
+size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_cuda_plan *plan, ea_batch_size size);
 
 /* Enqueues the call, which has tokens, on stream; no allocation, no synchronisation. */
 ea_status ea_cuda_run(ea_cuda_device *device, const ea_cuda_plan *plan, const ea_call *call, void *workspace,

@@ -102,16 +102,6 @@ ea_status ea_device_load(ea_cuda_device *device, const char *name, const ea_cuda
   return status;
 }
 
-ea_status ea_cuda_plan_make(ea_cuda_device *device, const ea_kernel *kernel, ea_plan_info *info, ea_cuda_plan *plan) {
-  *plan = (ea_cuda_plan){.kernel = kernel, .stages = info->stages, .smem_bytes = info->smem_bytes};
-  ea_status status = ea_device_enter(device);
-  if (status != EA_OK) return status;
-  status = ea_device_load(device, info->kernel, &plan->loaded);
-  ea_device_leave(device);
-  if (status == EA_OK) info->registers = plan->loaded->registers;
-  return status;
-}
-
 static ea_status read_attribute(const ea_cuda_device *device, int attribute, int *value) {
   return ea_driver_check(&device->driver, device->driver.device_get_attribute(value, attribute, device->handle),
                          "cuDeviceGetAttribute");

@@ -1,4 +1,4 @@
-/* See launch.h: the driver's launch, and the choice of a kernel's own. */
+/* See launch.h: the driver's launch, what a plan settles for it, and the choice of a kernel's own. */
 #include "cuda/launch.h"
 
 #include "common/error.h"
@@ -10,6 +10,18 @@ ea_status ea_launch(const ea_cuda_device *device, const ea_cuda_kernel *kernel, 
       device->driver.launch_kernel(kernel->function, (unsigned)shape->blocks, 1, 1, (unsigned)shape->threads, 1, 1,
                                    (unsigned)shape->smem_bytes, stream, params, NULL);
   return ea_driver_check(&device->driver, result, "cuLaunchKernel");
+}
+
+ea_status ea_cuda_plan_make(ea_cuda_device *device, const ea_kernel *kernel, const ea_problem *resolved,
+                            ea_plan_info *info, ea_cuda_plan *plan) {
+  *plan = (ea_cuda_plan){.kernel = kernel, .stages = info->stages, .smem_bytes = info->smem_bytes};
+  if (kernel->family == EA_FAMILY_HOPPER) ea_plan_hopper(resolved, plan);
+  ea_status status = ea_device_enter(device);
+  if (status) return status;
+  status = ea_device_load(device, info->kernel, &plan->loaded);
+  ea_device_leave(device);
+  if (!status) info->registers = plan->loaded->registers;
+  return status;
 }
 
 /* The kernels keep slots in 32 bits. */

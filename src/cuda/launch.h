@@ -37,4 +37,7 @@ ea_status ea_launch_portable(const ea_cuda_device *device, const ea_cuda_plan *p
 ea_status ea_launch_hopper(const ea_cuda_device *device, const ea_cuda_plan *plan, const ea_call *call,
                            ea_workspace workspace, ea_cu_stream stream);
 
+/* Completes the plan of a Hopper kernel. */
+void ea_plan_hopper(const ea_problem *resolved, ea_cuda_plan *plan);
+
 #endif

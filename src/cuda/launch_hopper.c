@@ -8,25 +8,19 @@
 #include "cuda/tensor_maps.h"
 #include "cuda/tile_schedule.h"
 
-size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_cuda_plan *plan, const ea_problem *resolved,
-                               int64_t num_seqs, int64_t num_tokens, int64_t num_kv_indices) {
+void ea_plan_hopper(const ea_problem *resolved, ea_cuda_plan *plan) {
+  const int32_t tile_m = plan->kernel->tile_m, group = resolved->num_q_heads / resolved->num_kv_heads;
+  plan->num_kv_heads = resolved->num_kv_heads;
+  plan->group_parts = ea_hopper_group_parts(tile_m, group);
+  plan->group = group / plan->group_parts;
+  plan->block_tokens = ea_hopper_block_tokens(tile_m, plan->group);
+  plan->staged_token_bytes = ea_staged_token_bytes(plan->kernel, resolved);
+}
+
+size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_cuda_plan *plan, ea_batch_size size) {
   if (plan->kernel->family != EA_FAMILY_HOPPER) return 0;
-  const ea_call call = {
-      .num_seqs = num_seqs,
-      .num_tokens = num_tokens,
-      .num_kv_indices = num_kv_indices,
-      .num_q_heads = resolved->num_q_heads,
-      .num_kv_heads = resolved->num_kv_heads,
-      .head_dim = resolved->head_dim,
-      .head_dim_v = resolved->head_dim_v,
-      .dtype = resolved->dtype,
-      .cache_dtype = resolved->cache_dtype,
-      .shared_kv = resolved->shared_kv,
-      .skip_prefix = resolved->skip_prefix,
-      .window = resolved->window_left > 0 ? resolved->window_left : 0,
-  };
-  const size_t bytes = ea_schedule_tiles(device, plan->kernel, &call).workspace_bytes;
-  const size_t staging_bytes = ea_staging_bytes(plan->kernel, &call);
+  const size_t bytes = ea_schedule_tiles(device, plan, size.num_seqs, size.num_tokens).workspace_bytes;
+  const size_t staging_bytes = ea_staging_bytes(plan, size);
   return staging_bytes == 0 ? bytes : ea_staging_offset(bytes) + staging_bytes;
 }
 
@@ -34,15 +28,15 @@ size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_cuda_plan 
 
 static ea_hopper_launch arguments_of(const ea_cuda_device *device, const ea_cuda_plan *plan, const ea_call *call,
                                      const ea_tile_schedule *tiles, ea_workspace workspace) {
-  const int32_t head_chunk = ea_heads_together(device, tiles, call);
+  const int32_t head_chunk = ea_heads_together(device, plan, tiles, call);
   ea_hopper_launch launch = {
       .scores = ea_score_arguments(call, plan->stages),
       .order = ea_tile_order(tiles, workspace),
       .taken = ea_tile_counter(tiles, workspace),
       .row_blocks = (int32_t)tiles->row_blocks,
-      .block_tokens = tiles->block_tokens,
-      .group_magic = (uint32_t)((65536 + tiles->group - 1) / tiles->group),
-      .group_parts = tiles->group_parts,
+      .block_tokens = plan->block_tokens,
+      .group_magic = (uint32_t)((65536 + plan->group - 1) / plan->group),
+      .group_parts = plan->group_parts,
       .head_chunk = head_chunk,
       .stages_magic = UINT32_MAX / (uint32_t)plan->stages + 1,
       .chunk_magic = UINT64_MAX / (uint64_t)head_chunk + 1,
@@ -53,10 +47,10 @@ static ea_hopper_launch arguments_of(const ea_cuda_device *device, const ea_cuda
   return launch;
 }
 
-static ea_status map_queries(const ea_cuda_device *device, const ea_call *call, const ea_tile_schedule *tiles,
+static ea_status map_queries(const ea_cuda_device *device, const ea_cuda_plan *plan, const ea_call *call,
                              ea_hopper_launch *launch) {
   if (!launch->scores.q_aligned) return EA_OK;
-  const ea_box box = {.tokens = tiles->block_tokens, .heads = tiles->group};
+  const ea_box box = {.tokens = plan->block_tokens, .heads = plan->group};
   return ea_map_rows(device, "q", call, &call->q, call->num_q_heads, call->head_dim, box, &launch->q);
 }
 
@@ -128,39 +122,33 @@ static ea_status check_tiles(const ea_cuda_device *device, const ea_call *call, 
                  (long long)call->num_tokens, call->num_kv_heads, (long long)tiles->work_tiles);
 }
 
-static ea_status map_tensors(const ea_cuda_device *device, const ea_kernel *kernel, const ea_call *call,
-                             const ea_tile_schedule *tiles, const ea_stage_launch *staged, ea_hopper_launch *launch) {
-  const ea_status status = map_queries(device, call, tiles, launch);
+static ea_status map_tensors(const ea_cuda_device *device, const ea_cuda_plan *plan, const ea_call *call,
+                             const ea_stage_launch *staged, ea_hopper_launch *launch) {
+  const ea_kernel *kernel = plan->kernel;
+  const ea_status status = map_queries(device, plan, call, launch);
   if (status) return status;
   return kernel->launch == EA_LAUNCH_HOPPER_WIDE ? map_units(device, kernel, call, staged, launch)
                                                  : map_tiles(device, kernel, call, launch);
 }
 
-/* A part of a group is a group of its own to the kernels. */
-static ea_call call_of_parts(const ea_call *call, const ea_tile_schedule *tiles) {
-  ea_call passed = *call;
-  passed.group = tiles->group;
-  return passed;
-}
-
 ea_status ea_launch_hopper(const ea_cuda_device *device, const ea_cuda_plan *plan, const ea_call *call,
                            ea_workspace workspace, ea_cu_stream stream) {
-  const ea_kernel *kernel = plan->kernel;
-  const ea_tile_schedule tiles = ea_schedule_tiles(device, kernel, call);
+  const ea_tile_schedule tiles = ea_schedule_tiles(device, plan, call->num_seqs, call->num_tokens);
   ea_status status = check_tiles(device, call, &tiles);
   if (status) return status;
-  ea_call passed_call = call_of_parts(call, &tiles);
+  ea_call passed_call = *call;
+  passed_call.group = plan->group; /* a part of a group is a group of its own to the kernels */
   ea_hopper_launch launch = arguments_of(device, plan, call, &tiles, workspace);
   ea_stage_launch staged = {0};
-  if (launch.scores.cache_aligned) staged = ea_staging_of(kernel, call, workspace, tiles.workspace_bytes);
+  if (launch.scores.cache_aligned) staged = ea_staging_of(plan, call, workspace, tiles.workspace_bytes);
 
-  status = map_tensors(device, kernel, call, &tiles, &staged, &launch);
+  status = map_tensors(device, plan, call, &staged, &launch);
   if (!status) status = ea_enqueue_staging(device, &passed_call, &staged, stream);
-  if (!status) status = ea_enqueue_schedule(device, &tiles, kernel, &passed_call, workspace, stream);
+  if (!status) status = ea_enqueue_schedule(device, plan, &tiles, &passed_call, workspace, stream);
   if (status) return status;
   const ea_launch_shape shape = {
       .blocks = tiles.work_tiles < device->multiprocessors ? tiles.work_tiles : device->multiprocessors,
-      .threads = kernel->threads,
+      .threads = plan->kernel->threads,
       .smem_bytes = plan->smem_bytes,
   };
   void *params[] = {&passed_call, &launch};

@@ -8,23 +8,21 @@
 /* What the driver takes: blocks of a grid. */
 #define EA_CUDA_MAX_BLOCKS INT32_MAX
 
-/* Whether every row of a view starts at a multiple of `bytes`, and rows are whole multiples of it. */
-static bool rows_aligned(const void *data, const int64_t *strides, int num_strides, int32_t dim, ea_dtype dtype,
-                         size_t bytes) {
-  const int64_t elements = (int64_t)(bytes / ea_dtype_size(dtype));
-  bool aligned = (uintptr_t)data % bytes == 0 && dim % elements == 0;
-  for (int i = 0; i < num_strides; i++) aligned = aligned && strides[i] % elements == 0;
+/* Whether every row of a view can be read 8 elements at a time: 16 bytes, or 8 of an 8-bit pool. */
+static bool rows_aligned(const void *data, const int64_t *strides, int num_strides, int32_t dim, size_t element_bytes) {
+  bool aligned = (uintptr_t)data % (8 * element_bytes) == 0 && dim % 8 == 0;
+  for (int i = 0; i < num_strides; i++) aligned = aligned && strides[i] % 8 == 0;
   return aligned;
 }
 
-static bool tensor_aligned(const ea_strided *tensor, int32_t dim, ea_dtype dtype) {
-  return rows_aligned(tensor->data, (const int64_t[]){tensor->token_stride, tensor->head_stride}, 2, dim, dtype, 16);
+static bool tensor_aligned(const ea_strided *tensor, int32_t dim) {
+  return rows_aligned(tensor->data, (const int64_t[]){tensor->token_stride, tensor->head_stride}, 2, dim,
+                      EA_PORTABLE_ELEMENT_BYTES);
 }
 
-/* 8-bit pools are read 8 elements at a time too, which are 8 bytes. */
-static bool pool_aligned(const ea_pool *pool, int32_t dim, ea_dtype dtype) {
+static bool pool_aligned(const ea_pool *pool, int32_t dim, size_t element_bytes) {
   const int64_t strides[] = {pool->page_stride, pool->row_stride, pool->head_stride};
-  return rows_aligned(pool->data, strides, 3, dim, dtype, 8 * ea_dtype_size(dtype));
+  return rows_aligned(pool->data, strides, 3, dim, element_bytes);
 }
 
 /* page_magic is ceil(2^64 / page_size): for a power of two, floor((2^64 - 1) / page_size) + 1 is
@@ -32,15 +30,16 @@ static bool pool_aligned(const ea_pool *pool, int32_t dim, ea_dtype dtype) {
 ea_portable_launch ea_score_arguments(const ea_call *call, int32_t stages) {
   const ea_strided out = {call->out, call->out_token_stride, call->out_head_stride};
   const int32_t dim = call->head_dim, dim_v = call->head_dim_v;
+  const size_t cache_bytes = ea_dtype_size(call->cache_dtype);
   const double log2_e = 1.4426950408889634;
   const bool transformed = call->logit_cap > 0 || call->xai_temperature_len > 0;
   return (ea_portable_launch){
       .stages = stages,
-      .q_aligned = tensor_aligned(&call->q, dim, call->dtype),
-      .kv_aligned = tensor_aligned(&call->k, dim, call->dtype) && tensor_aligned(&call->v, dim_v, call->dtype),
-      .cache_aligned = pool_aligned(&call->k_cache, dim, call->cache_dtype) &&
-                       pool_aligned(&call->v_cache, dim_v, call->cache_dtype),
-      .out_aligned = tensor_aligned(&out, dim_v, call->dtype),
+      .q_aligned = tensor_aligned(&call->q, dim),
+      .kv_aligned = tensor_aligned(&call->k, dim) && tensor_aligned(&call->v, dim_v),
+      .cache_aligned =
+          pool_aligned(&call->k_cache, dim, cache_bytes) && pool_aligned(&call->v_cache, dim_v, cache_bytes),
+      .out_aligned = tensor_aligned(&out, dim_v),
       .transformed = transformed,
       .scale_log2 = (float)(transformed ? log2_e : call->softmax_scale * log2_e),
       .softmax_scale = (float)call->softmax_scale,

@@ -10,12 +10,15 @@
 #include "cuda/kernels/stage.h"
 #include "cuda/launch.h"
 
+/* Of a cached token, where a kernel and a problem are such that staging may pay; else 0. */
+int64_t ea_staged_token_bytes(const ea_kernel *kernel, const ea_problem *resolved);
+
 /* Bytes with which all of a call's cached tokens that it pays for are staged; 0: for none. */
-size_t ea_staging_bytes(const ea_kernel *kernel, const ea_call *call);
+size_t ea_staging_bytes(const ea_cuda_plan *plan, ea_batch_size size);
 
 /* What is staged, in what of a workspace lies behind its first `used` bytes: tokens is 0 where it does not pay, or
  * finds no room. */
-ea_stage_launch ea_staging_of(const ea_kernel *kernel, const ea_call *call, ea_workspace workspace, size_t used);
+ea_stage_launch ea_staging_of(const ea_cuda_plan *plan, const ea_call *call, ea_workspace workspace, size_t used);
 
 /* The workspace's bytes before the staged rows: `used` ones, rounded up. */
 size_t ea_staging_offset(size_t used);

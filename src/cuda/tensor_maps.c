@@ -16,16 +16,18 @@ _Static_assert(sizeof(map_key) == 88, "no padding");
 /* A map depends on its key alone, and a call often has tensors in the places of the call before: of a layer's, say, in
  * the next. So each thread remembers the last few. */
 enum { REMEMBERED_MAPS = 8 };
-static _Thread_local struct {
+typedef struct map_memory {
   ea_tensor_map maps[REMEMBERED_MAPS];
   map_key keys[REMEMBERED_MAPS]; /* rank 0: none */
   unsigned next;
-} remembered;
+} map_memory;
+static _Thread_local map_memory of_thread;
 
 static ea_status encode(const ea_cuda_device *device, const char *name, const map_key *key, ea_tensor_map *map) {
+  map_memory *remembered = &of_thread;
   for (unsigned i = 0; i < REMEMBERED_MAPS; i++) {
-    if (memcmp(&remembered.keys[i], key, sizeof *key) != 0) continue;
-    *map = remembered.maps[i];
+    if (memcmp(&remembered->keys[i], key, sizeof *key) != 0) continue;
+    *map = remembered->maps[i];
     return EA_OK;
   }
   static const uint32_t steps[] = {1, 1, 1, 1};
@@ -34,9 +36,9 @@ static ea_status encode(const ea_cuda_device *device, const char *name, const ma
       EA_CU_TENSOR_MAP_SWIZZLE_128B, EA_CU_TENSOR_MAP_L2_PROMOTION_128B, 0);
   const ea_status status = ea_driver_check(&device->driver, result, name);
   if (status) return status;
-  const unsigned place = remembered.next++ % REMEMBERED_MAPS;
-  remembered.maps[place] = *map;
-  remembered.keys[place] = *key;
+  const unsigned place = remembered->next++ % REMEMBERED_MAPS;
+  remembered->maps[place] = *map;
+  remembered->keys[place] = *key;
   return EA_OK;
 }
 
@@ -68,12 +70,6 @@ ea_status ea_map_slices(const ea_cuda_device *device, const char *name, const ea
       .type = map_type_of(call),
   };
   return encode(device, name, &key, map);
-}
-
-/* The limit: CUDA driver API, cuTensorMapEncodeTiled. */
-bool ea_tma_can_step(const ea_strided *tensor) {
-  const int64_t limit = ((int64_t)1 << 40) / 2; /* elements */
-  return tensor->token_stride < limit && tensor->head_stride < limit;
 }
 
 bool ea_pool_as_tensor(const ea_pool *pool, int32_t page_size, ea_strided *tensor) {

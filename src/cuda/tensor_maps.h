@@ -5,8 +5,12 @@
 #include "cuda/device.h"
 #include "problem/call.h"
 
-/* What TMA asks of strides beside their alignment. Other rows are read by plain loads. */
-bool ea_tma_can_step(const ea_strided *tensor);
+/* What TMA asks of strides beside their alignment (CUDA driver API, cuTensorMapEncodeTiled). Other rows are read by
+ * plain loads. */
+static inline bool ea_tma_can_step(const ea_strided *tensor) {
+  const int64_t limit = ((int64_t)1 << 40) / 2; /* elements */
+  return tensor->token_stride < limit && tensor->head_stride < limit;
+}
 
 /* A pool as a tensor whose tokens are slots. False: slots are not equally far from each other, or not for TMA. */
 bool ea_pool_as_tensor(const ea_pool *pool, int32_t page_size, ea_strided *tensor);

@@ -29,24 +29,23 @@ static int32_t heads_together(const ea_call *call, int64_t multiprocessors, int6
   return (int32_t)((heads + chunks - 1) / chunks);
 }
 
-ea_tile_schedule ea_schedule_tiles(const ea_cuda_device *device, const ea_kernel *kernel, const ea_call *call) {
-  const int32_t group = call->num_q_heads / call->num_kv_heads;
-  ea_tile_schedule tiles = {.group_parts = ea_hopper_group_parts(kernel->tile_m, group)};
-  tiles.group = group / tiles.group_parts;
-  tiles.block_tokens = ea_hopper_block_tokens(kernel->tile_m, tiles.group);
-  tiles.row_blocks = call->num_seqs == 1 ? (call->num_tokens + tiles.block_tokens - 1) / tiles.block_tokens
-                                         : call->num_tokens / tiles.block_tokens + call->num_seqs;
-  tiles.work_tiles = tiles.row_blocks * call->num_kv_heads * tiles.group_parts;
+ea_tile_schedule ea_schedule_tiles(const ea_cuda_device *device, const ea_cuda_plan *plan, int64_t num_seqs,
+                                   int64_t num_tokens) {
+  const int32_t block_tokens = plan->block_tokens;
+  ea_tile_schedule tiles = {.row_blocks = num_seqs == 1 ? (num_tokens + block_tokens - 1) / block_tokens
+                                                        : num_tokens / block_tokens + num_seqs};
+  tiles.work_tiles = tiles.row_blocks * plan->num_kv_heads * plan->group_parts;
   /* One wave of them, a tile a multiprocessor, needs no counter; nor do two of one sequence, whose second tile is the
    * shorter the longer the first was. */
-  tiles.counted = tiles.work_tiles > (int64_t)device->multiprocessors * (call->num_seqs == 1 ? 2 : 1);
-  tiles.ordered = tiles.counted && call->num_seqs > 1; /* one sequence's are taken from the last */
+  tiles.counted = tiles.work_tiles > (int64_t)device->multiprocessors * (num_seqs == 1 ? 2 : 1);
+  tiles.ordered = tiles.counted && num_seqs > 1; /* one sequence's are taken from the last */
   if (tiles.counted) tiles.workspace_bytes = COUNTER_BYTES + (size_t)tiles.row_blocks * sizeof(ea_row_block);
   return tiles;
 }
 
-int32_t ea_heads_together(const ea_cuda_device *device, const ea_tile_schedule *tiles, const ea_call *call) {
-  return heads_together(call, device->multiprocessors, tiles->row_blocks, tiles->block_tokens) * tiles->group_parts;
+int32_t ea_heads_together(const ea_cuda_device *device, const ea_cuda_plan *plan, const ea_tile_schedule *tiles,
+                          const ea_call *call) {
+  return heads_together(call, device->multiprocessors, tiles->row_blocks, plan->block_tokens) * plan->group_parts;
 }
 
 int32_t *ea_tile_counter(const ea_tile_schedule *tiles, ea_workspace workspace) {
@@ -63,7 +62,7 @@ static ea_status clear_counter(const ea_cuda_device *device, int32_t *counter, e
 }
 
 /* The longest walks first. The kernel clears the counter as well. */
-static ea_status sort_tiles(const ea_cuda_device *device, const ea_tile_schedule *tiles, const ea_kernel *kernel,
+static ea_status sort_tiles(const ea_cuda_device *device, const ea_cuda_plan *plan, const ea_tile_schedule *tiles,
                             ea_call *call, ea_workspace workspace, ea_cu_stream stream) {
   if (!device->schedule) {
     return ea_fail(EA_ERR_INTERNAL, "kernel schedule: found none in a build that has the Hopper kernels");
@@ -71,15 +70,15 @@ static ea_status sort_tiles(const ea_cuda_device *device, const ea_tile_schedule
   ea_schedule *order = ea_tile_order(tiles, workspace);
   ea_schedule_launch launch = {.taken = ea_tile_counter(tiles, workspace),
                                .row_blocks = (int32_t)tiles->row_blocks,
-                               .block_tokens = tiles->block_tokens,
-                               .tile_n = kernel->tile_n};
+                               .block_tokens = plan->block_tokens,
+                               .tile_n = plan->kernel->tile_n};
   const ea_launch_shape shape = {.blocks = 1, .threads = EA_SCHEDULE_THREADS, .smem_bytes = EA_SCHEDULE_SMEM_BYTES};
   void *params[] = {call, &launch, &order};
   return ea_launch(device, device->schedule, &shape, params, stream);
 }
 
-ea_status ea_enqueue_schedule(const ea_cuda_device *device, const ea_tile_schedule *tiles, const ea_kernel *kernel,
+ea_status ea_enqueue_schedule(const ea_cuda_device *device, const ea_cuda_plan *plan, const ea_tile_schedule *tiles,
                               ea_call *call, ea_workspace workspace, ea_cu_stream stream) {
-  if (tiles->ordered) return sort_tiles(device, tiles, kernel, call, workspace, stream);
+  if (tiles->ordered) return sort_tiles(device, plan, tiles, call, workspace, stream);
   return tiles->counted ? clear_counter(device, ea_tile_counter(tiles, workspace), stream) : EA_OK;
 }
