@@ -1,5 +1,5 @@
-/* The Hopper kernels' shapes and their shared memory, for the planner, the launch, the kernel
- * and the tests: one list, one formula.
+/* The shapes of the Hopper kernels for head dimensions up to 256 (rows of plan/kernel_list.h) and their shared memory,
+ * for the planner, the launch, the kernel and the tests: one list, one formula.
  *
  * A block is one producer warpgroup and WG consumer warpgroups of 64 query rows each. Tiles lie
  * in shared memory as slices of 64 columns (128 bytes, the swizzle's and the copies' unit), so a
@@ -39,7 +39,7 @@ typedef struct ea_hopper_shape {
 #define EA_HOPPER_SLICE 64 /* columns */
 #define EA_HOPPER_SLICE_BYTES 128
 #define EA_HOPPER_MAX_STAGES 8
-#define EA_HOPPER_ITEMS 4 /* descriptions of work in flight */
+#define EA_HOPPER_ITEMS 4 /* work tiles in flight: the one in hand and those ahead */
 #define EA_HOPPER_ITEM_BYTES 128
 #define EA_HOPPER_MARKS_BYTES 16 /* for a build that records times (cuda/kernels/timeline.h) */
 
@@ -51,8 +51,8 @@ EA_HD int32_t ea_hopper_slices(int32_t dim) {
  * depend on the depth comes first: constants for the kernel. A barrier pair (full, empty) takes 16 bytes. */
 typedef struct ea_hopper_smem {
   int32_t q;        /* M x D */
-  int32_t barriers; /* of Q, then of the K slots, then of the V slots, then four of items */
-  int32_t items;    /* what to work on: the item in hand and those ahead */
+  int32_t barriers; /* of Q, then of K's stages, then of V's, then four of work tiles */
+  int32_t items;    /* the work tiles in flight */
   int32_t marks;
   int32_t k, v; /* of the first stage: N x D and N x Dv, one behind the other */
   int32_t k_bytes, v_bytes;

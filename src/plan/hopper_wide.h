@@ -1,5 +1,5 @@
-/* The Hopper kernels for head dimensions above 256: their shapes and their shared memory, for the planner,
- * the launch, the kernel and the tests. What is common with the narrower ones is in plan/hopper.h.
+/* The shapes of the Hopper kernels for head dimensions above 256 (rows of plan/kernel_list.h) and their shared memory,
+ * for the planner, the launch, the kernel and the tests. What is common with the narrower ones is in plan/hopper.h.
  *
  * A block has 64 query rows, one producer warpgroup and two consumer warpgroups, which own half of the
  * output's columns each. Keys go in pairs of tiles of 64, one for the scores of each consumer. A consumer
@@ -14,6 +14,7 @@
 #include "common/hd.h"
 #include "plan/hopper.h"
 
+/* EA_WIDE_d512_UNIT and so on: constants for the kernel, which is compiled once a shape. */
 #define EA_WIDE_CONSTANTS(name, source, archs, d, dv, latent, unit, consumer_registers, producer_registers)            \
   enum {                                                                                                               \
     EA_WIDE_##name##_DIM = (d),                                                                                        \
@@ -61,13 +62,14 @@ EA_HD int32_t ea_wide_slots(ea_wide_shape shape, int32_t stages) {
 
 /* Offsets in bytes from the start of a block's dynamic shared memory (1024-byte aligned). */
 typedef struct ea_wide_smem {
-  int32_t q;        /* 64 x D */
-  int32_t p;        /* probabilities on their way to the other consumer: two of each consumer's (latent: none) */
-  int32_t barriers; /* pairs (full, empty) of Q and of the rings' slots, then four of consumers and four of items */
+  int32_t q; /* 64 x D */
+  int32_t p; /* probabilities on their way to the other consumer: two of each consumer's (latent: none) */
+  int32_t
+      barriers; /* pairs (full, empty) of Q and of the rings' units, then four of consumers and four of work tiles */
   int32_t marks;
   int32_t maxima; /* f32, two rounds of each consumer's 64 rows */
-  int32_t items;
-  int32_t ring; /* the two consumers' rings */
+  int32_t items;  /* the work tiles in flight */
+  int32_t ring;   /* the two consumers' rings */
   int32_t total;
 } ea_wide_smem;
 

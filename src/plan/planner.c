@@ -18,7 +18,7 @@ static const ea_arch archs[] = {
 /* What the system keeps of each block's shared memory (same source). */
 #define RESERVED_SMEM_BYTES 1024
 
-/* Deeper rings were not faster on an H200: depths 1 to 3 are recorded in bench/results, and at D = 64
+/* Deeper rings were not faster on an H200 (docs/plans.md, with records), and at D = 64 the portable kernel's
  * depth 4 lost the third block on the multiprocessor. */
 #define DEEPEST_USEFUL 3
 

@@ -1,4 +1,4 @@
-/* The portable kernel's shapes and its shared memory, for the planner, the launch, the
+/* The portable kernel's shapes (rows of plan/kernel_list.h) and its shared memory, for the planner, the launch, the
  * kernel and the tests: one list, one formula.
  *
  * A shape serves every head dimension up to its own; what is missing is zero in shared
