@@ -184,7 +184,7 @@ start=$SECONDS
 say "$(date -u +%Y-%m-%dT%H:%M:%SZ) $(git rev-parse --short HEAD 2>/dev/null || echo 'commit unknown')"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | tee -a "$log"
 
-add 30 "compiled kernels" python3 tests/gpu/check_cubins.py "$build/cuda" src/plan/portable.h --library "$library"
+add 30 "compiled kernels" python3 tests/gpu/check_cubins.py "$build/cuda" src/plan/kernel_list.h --library "$library"
 reason=$(timeout --kill-after=10 "$limit" "$test" --small no_such_test 2>&1)
 status=$?
 tested=yes

@@ -75,6 +75,27 @@ static ea_status open_device(const ea_context_options *options, ea_context *cont
   return choose_isa(options->isa, &context->isa);
 }
 
+/* A context without a device, with one reference; NULL: no memory. */
+static ea_context *allocate(void) {
+  ea_context *context = calloc(1, sizeof *context);
+  ea_capture *capture = calloc(1, sizeof *capture);
+  if (!context || !capture) {
+    free(context);
+    free(capture);
+    return NULL;
+  }
+  atomic_init(&context->references, 1);
+  ea_capture_init(capture);
+  context->capture = capture;
+  return context;
+}
+
+static void release(ea_context *context) {
+  ea_capture_free(context->capture);
+  free(context->capture);
+  free(context);
+}
+
 ea_status ea_context_create(const ea_context_options *options, ea_context **context) {
   if (!context) return ea_fail(EA_ERR_INVALID, "context: found NULL, allowed where to put the new context");
   *context = NULL;
@@ -88,15 +109,12 @@ ea_status ea_context_create(const ea_context_options *options, ea_context **cont
   ea_status status = check_options(&full);
   if (status) return status;
 
-  ea_context *created = calloc(1, sizeof *created);
+  ea_context *created = allocate();
   if (!created) return ea_fail(EA_ERR_OUT_OF_MEMORY, "context: no memory for %zu bytes", sizeof *created);
-  atomic_init(&created->references, 1);
-  ea_capture_init(&created->capture);
-  status = ea_capture_from_environment(&created->capture);
+  status = ea_capture_from_environment(created->capture);
   if (!status) status = open_device(&full, created);
   if (status) {
-    ea_capture_free(&created->capture);
-    free(created);
+    release(created);
     return status;
   }
   *context = created;
@@ -111,17 +129,12 @@ void ea_context_destroy(ea_context *context) {
   if (!context) return;
   if (atomic_fetch_sub_explicit(&context->references, 1, memory_order_acq_rel) > 1) return;
   if (context->cuda) ea_cuda_close(context->cuda);
-  ea_capture_free(&context->capture);
-  free(context);
-}
-
-ea_capture *ea_capture_of(ea_context *context) {
-  return &context->capture;
+  release(context);
 }
 
 ea_status ea_context_capture(ea_context *context, const ea_capture_options *options) {
   if (!context) return ea_fail(EA_ERR_INVALID, "context: found NULL, allowed a context");
-  return ea_capture_set(&context->capture, options);
+  return ea_capture_set(context->capture, options);
 }
 
 static void describe_cpu(const ea_context *context, ea_device_info *info) {

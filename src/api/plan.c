@@ -70,12 +70,13 @@ static ea_status check_gpu_options(const ea_plan_options *options) {
 }
 
 static ea_status plan_cuda(const ea_context *context, const ea_problem *problem, const ea_plan_options *options,
-                           ea_plan_info *info, const ea_cuda_kernel **kernel) {
+                           ea_plan_info *info, ea_cuda_plan *plan) {
   ea_arch arch;
+  const ea_kernel *kernel = NULL;
   ea_cuda_arch(context->cuda, &arch);
   ea_status status = check_gpu_options(options);
-  if (!status) status = ea_plan_gpu(&arch, problem, options, info);
-  if (!status) status = ea_cuda_kernel_get(context->cuda, problem, info, kernel);
+  if (!status) status = ea_plan_gpu(&arch, problem, options, info, &kernel);
+  if (!status) status = ea_cuda_plan_make(context->cuda, kernel, problem, info, plan);
   return status;
 }
 
@@ -86,7 +87,7 @@ static ea_status fill_plan(ea_plan *plan, const ea_context *context, const ea_pr
   if (!status) status = ea_problem_resolve(problem, &plan->problem);
   if (status) return status;
   clear_info(&plan->info);
-  if (context->cuda) return plan_cuda(context, &plan->problem, &full, &plan->info, &plan->kernel);
+  if (context->cuda) return plan_cuda(context, &plan->problem, &full, &plan->info, &plan->cuda);
   return plan_cpu(context, &plan->problem, &full, &plan->info);
 }
 
@@ -147,11 +148,12 @@ ea_status ea_plan_for_arch(const char *arch, const ea_problem *problem, const ea
   ea_problem resolved;
   ea_plan_options full;
   ea_plan_info planned;
+  const ea_kernel *kernel;
   clear_info(&planned);
   status = resolve_options(options, &full);
   if (!status) status = ea_problem_resolve(problem, &resolved);
   if (!status) status = check_gpu_options(&full);
-  if (!status) status = ea_plan_gpu(known, &resolved, &full, &planned);
+  if (!status) status = ea_plan_gpu(known, &resolved, &full, &planned, &kernel);
   if (status) return status;
   ea_struct_out(info, &planned, sizeof planned);
   return EA_OK;

@@ -9,7 +9,8 @@
 static size_t workspace_bytes_of(const ea_plan *plan, int64_t num_seqs, int64_t num_tokens, int64_t num_kv_indices) {
   const ea_context *context = plan->context;
   if (context->cuda) {
-    return ea_cuda_workspace_bytes(context->cuda, &plan->problem, &plan->info, num_seqs, num_tokens, num_kv_indices);
+    const ea_batch_size size = {num_seqs, num_tokens, num_kv_indices};
+    return ea_cuda_workspace_bytes(context->cuda, &plan->cuda, size);
   }
   if (plan->info.family == EA_FAMILY_REFERENCE) return 0;
   return ea_cpu_workspace_bytes(&plan->problem, context->isa, context->num_threads);
@@ -70,7 +71,7 @@ static ea_status run_cuda(const ea_plan *plan, const ea_call *call, const ea_bat
   }
   if (call->num_tokens == 0) return EA_OK;        /* nothing to write */
   if (!is_usable(workspace)) workspace_bytes = 0; /* a call that needs none takes any */
-  return ea_cuda_run(plan->context->cuda, plan->kernel, &plan->info, call, &batch, workspace, workspace_bytes, stream);
+  return ea_cuda_run(plan->context->cuda, &plan->cuda, call, workspace, workspace_bytes, stream);
 }
 
 static ea_status run(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t workspace_bytes,
@@ -84,7 +85,7 @@ static ea_status run(const ea_plan *plan, const ea_batch *batch, void *workspace
 }
 
 ea_status ea_run(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t workspace_bytes, void *stream) {
-  if (!plan || !ea_capture_is_active(&plan->context->capture)) {
+  if (!plan || !ea_capture_is_active(plan->context->capture)) {
     return run(plan, batch, workspace, workspace_bytes, stream);
   }
   ea_capture_call captured;

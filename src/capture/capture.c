@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/check.h"
+#include "common/context.h"
 #include "common/error.h"
 #include "common/grow.h"
 #include "cuda/memory.h"
@@ -147,15 +148,10 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-static bool is_gpu(const ea_context *context) {
-  ea_device_info info = {.struct_size = sizeof info};
-  return ea_context_info(context, &info) == EA_OK && info.device == EA_DEVICE_CUDA;
-}
-
 /* Whether the stream's work goes into a graph: nothing may wait then. The driver is there already, as a
  * GPU's context is; what it cannot answer counts as yes. */
 static bool in_graph_capture(ea_context *context, void *stream) {
-  if (!is_gpu(context)) return false;
+  if (!context->cuda) return false;
   void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   int (*is_capturing)(void *, int *) = NULL;
   void *symbol = driver ? dlsym(driver, "cuStreamIsCapturing") : NULL;
@@ -170,7 +166,7 @@ static bool in_graph_capture(ea_context *context, void *stream) {
 }
 
 void ea_capture_begin(ea_context *context, void *stream, ea_capture_call *call) {
-  ea_capture *capture = ea_capture_of(context);
+  ea_capture *capture = context->capture;
   pthread_mutex_lock(&capture->lock);
   call->number = ++capture->num_calls;
   call->timed = capture->slower_ms > 0 && capture->files_left > 0;
@@ -227,7 +223,7 @@ static void write_call(ea_context *context, const ea_problem *resolved, const ea
 
 void ea_capture_end(ea_context *context, const ea_problem *resolved, const ea_batch *batch, void *stream,
                     ea_status status, const ea_capture_call *call) {
-  ea_capture *capture = ea_capture_of(context);
+  ea_capture *capture = context->capture;
   char error[512]; /* the call's own text, which the caller is to find */
   snprintf(error, sizeof error, "%s", ea_last_error());
   double elapsed_ms = 0;

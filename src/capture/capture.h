@@ -39,9 +39,6 @@ typedef struct ea_capture_call {
   double start_ms;
 } ea_capture_call;
 
-/* The context's own. */
-ea_capture *ea_capture_of(ea_context *context);
-
 /* Around a run. end writes the call if a condition holds, and keeps the thread's last error. */
 void ea_capture_begin(ea_context *context, void *stream, ea_capture_call *call);
 void ea_capture_end(ea_context *context, const ea_problem *resolved, const ea_batch *batch, void *stream,

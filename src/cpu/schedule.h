@@ -4,16 +4,7 @@
 #ifndef EA_CPU_SCHEDULE_H
 #define EA_CPU_SCHEDULE_H
 
-#include "problem/call.h"
-
-/* Rows [row_first, row_first + rows) of sequence seq, as plan/walk.h counts them. */
-typedef struct ea_cpu_item {
-  int64_t seq;
-  int64_t row_first;
-  int32_t rows;
-  int32_t kv_head;
-  ea_view view; /* of the sequence */
-} ea_cpu_item;
+#include "cpu/kernels/kernel.h"
 
 typedef struct ea_cpu_schedule {
   const ea_call *call;

@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "extattn.h"
+#include "plan/kernels.h"
 #include "plan/planner.h"
 #include "problem/call.h"
 
@@ -24,20 +25,37 @@ void ea_cuda_describe(const ea_cuda_device *device, ea_device_info *info);
 /* The planner's view of the device, from the device's own answers. */
 void ea_cuda_arch(const ea_cuda_device *device, ea_arch *arch);
 
-/* Loads (once a device) the kernel that a plan names and fills info->registers. */
-ea_status ea_cuda_kernel_get(ea_cuda_device *device, const ea_problem *resolved, ea_plan_info *info,
-                             const ea_cuda_kernel **kernel);
+/* What a plan settles for the launches of its calls. */
+typedef struct ea_cuda_plan {
+  const ea_kernel *kernel;      /* the registry's row */
+  const ea_cuda_kernel *loaded; /* the device's */
+  int32_t stages;
+  int64_t smem_bytes; /* dynamic shared memory a block */
 
-/* What makes a call fastest; with num_kv_indices 0, what it cannot do without: 0 where the work fits one round of the
+  /* Of a Hopper kernel. */
+  int32_t num_kv_heads;
+  int32_t group_parts;        /* equal ones, of each GQA group that has more heads than a tile has rows; else 1 */
+  int32_t group;              /* query heads of a part */
+  int32_t block_tokens;       /* whole ones that a tile has room for, all heads of a part each */
+  int64_t staged_token_bytes; /* of a cached token that may be staged (staging.h); 0: none is */
+} ea_cuda_plan;
+
+/* Loads (once a device) the kernel that info names, and fills info->registers. */
+ea_status ea_cuda_plan_make(ea_cuda_device *device, const ea_kernel *kernel, const ea_problem *resolved,
+                            ea_plan_info *info, ea_cuda_plan *plan);
+
+/* What of a batch decides how much work it is. */
+typedef struct ea_batch_size {
+  int64_t num_seqs, num_tokens, num_kv_indices;
+} ea_batch_size;
+
+/* What makes a call fastest; with num_kv_indices 0, what it cannot do without: 0 where the work fits one wave of the
  * multiprocessors or two, and for the portable family. */
-size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_problem *resolved, const ea_plan_info *info,
-                               int64_t num_seqs, int64_t num_tokens, int64_t num_kv_indices);
+size_t ea_cuda_workspace_bytes(const ea_cuda_device *device, const ea_cuda_plan *plan, ea_batch_size size);
 
-/* Enqueues the call on stream; no allocation, no synchronisation. qo_indptr_host and
- * kv_indptr_host may be NULL. */
-ea_status ea_cuda_run(ea_cuda_device *device, const ea_cuda_kernel *kernel, const ea_plan_info *info,
-                      const ea_call *call, const ea_batch *batch, void *workspace, size_t workspace_bytes,
-                      void *stream);
+/* Enqueues the call, which has tokens, on stream; no allocation, no synchronisation. */
+ea_status ea_cuda_run(ea_cuda_device *device, const ea_cuda_plan *plan, const ea_call *call, void *workspace,
+                      size_t workspace_bytes, void *stream);
 
 /* What ea_cuda_validate uses of a workspace. */
 #define EA_CUDA_VALIDATE_BYTES 256

@@ -102,17 +102,6 @@ ea_status ea_device_load(ea_cuda_device *device, const char *name, const ea_cuda
   return status;
 }
 
-ea_status ea_cuda_kernel_get(ea_cuda_device *device, const ea_problem *resolved, ea_plan_info *info,
-                             const ea_cuda_kernel **kernel) {
-  (void)resolved;
-  ea_status status = ea_device_enter(device);
-  if (status != EA_OK) return status;
-  status = ea_device_load(device, info->kernel, kernel);
-  ea_device_leave(device);
-  if (status == EA_OK) info->registers = (*kernel)->registers;
-  return status;
-}
-
 static ea_status read_attribute(const ea_cuda_device *device, int attribute, int *value) {
   return ea_driver_check(&device->driver, device->driver.device_get_attribute(value, attribute, device->handle),
                          "cuDeviceGetAttribute");

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cuda/tensor_map.h"
+#include "cuda/kernels/tensor_map.h"
 #include "extattn.h"
 
 typedef int ea_cu_result; /* 0 is success */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/api.h"
+#include "common/context.h"
 #include "common/error.h"
 #include "cuda/launch.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "api/api.h"
+#include "common/context.h"
 #include "common/error.h"
 #include "cuda/device.h"
 #include "cuda/memory.h"
@@ -42,7 +42,6 @@ ea_status ea_recording_begin(ea_context *context, int32_t blocks, int32_t record
   if (possible != EA_OK) return possible;
   ea_recording *r = calloc(1, sizeof *r);
   if (!r) return ea_fail(EA_ERR_OUT_OF_MEMORY, "host memory: found none for a recording");
-  ea_context_retain(context);
   r->context = context;
   r->place = (ea_marks_place){.blocks = blocks, .records_log2 = records_log2};
   const ea_status status = allocate(r);
@@ -76,7 +75,6 @@ void ea_recording_end(ea_recording *r) {
   if (!r) return;
   r->context->cuda->marks = (ea_marks_place){0};
   ea_mem_free(r->context, r->place.timeline);
-  ea_context_destroy(r->context);
   free(r->fetched);
   free(r);
 }

@@ -12,7 +12,8 @@ typedef struct ea_recording ea_recording;
 ea_status ea_recording_possible(void);
 
 /* From now on a launch of a Hopper kernel by this context leaves its marks, those of its first `blocks` blocks and up
- * to 2^records_log2 - 1 of a track; for one launch. No other thread may use the context meanwhile. */
+ * to 2^records_log2 - 1 of a track; for one launch. The context is to outlive the recording, and no other thread may
+ * use it meanwhile. */
 ea_status ea_recording_begin(ea_context *context, int32_t blocks, int32_t records_log2, ea_recording **recording);
 
 /* Waits for the launch on the default stream and fetches its marks. */

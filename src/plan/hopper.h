@@ -1,5 +1,5 @@
-/* The Hopper kernels' shapes and their shared memory, for the planner, the launch, the kernel
- * and the tests: one list, one formula.
+/* The shapes of the Hopper kernels for head dimensions up to 256 (rows of plan/kernel_list.h) and their shared memory,
+ * for the planner, the launch, the kernel and the tests: one list, one formula.
  *
  * A block is one producer warpgroup and WG consumer warpgroups of 64 query rows each. Tiles lie
  * in shared memory as slices of 64 columns (128 bytes, the swizzle's and the copies' unit), so a
@@ -11,31 +11,11 @@
 #include <stdint.h>
 
 #include "common/hd.h"
+#include "plan/kernel_list.h"
 #include "plan/walk.h"
 
-/* Which calls a kernel is for: those whose scores and values go as they are, those where a scale of the cache, a cap or
- * a temperature changes them, or any. */
-typedef enum ea_hopper_calls { EA_CALLS_PLAIN, EA_CALLS_SCALED, EA_CALLS_ANY } ea_hopper_calls;
-
-/*  name      D   Dv  WG  N  registers of a consumer thread, of a producer thread, window, calls
- *
- * A shape with a window is for calls with one up to that long: what is masked is masked in narrower tiles. Calls have
- * kernels apart where that is worth their compilation: short ones wait for instructions to be fetched (docs/hopper.md,
- * "Short calls"). The first that fits is taken. */
-#define EA_HOPPER_SHAPES(X)                                                                                            \
-  X(d64, 64, 64, 3, 96, 160, 32, 0, EA_CALLS_PLAIN)                                                                    \
-  X(d64s, 64, 64, 3, 96, 160, 32, 0, EA_CALLS_SCALED)                                                                  \
-  X(d96, 96, 96, 2, 128, 232, 40, 0, EA_CALLS_ANY)                                                                     \
-  X(d128, 128, 128, 2, 128, 232, 40, 0, EA_CALLS_PLAIN)                                                                \
-  X(d128s, 128, 128, 2, 128, 232, 40, 0, EA_CALLS_SCALED)                                                              \
-  X(d192x128, 192, 128, 2, 128, 232, 40, 0, EA_CALLS_PLAIN)                                                            \
-  X(d192x128s, 192, 128, 2, 128, 232, 40, 0, EA_CALLS_SCALED)                                                          \
-  X(d192, 192, 192, 2, 96, 232, 40, 0, EA_CALLS_ANY)                                                                   \
-  X(d256w, 256, 256, 2, 64, 232, 40, 4096, EA_CALLS_ANY)                                                               \
-  X(d256, 256, 256, 2, 80, 232, 40, 0, EA_CALLS_ANY)
-
 /* EA_HOPPER_d64_N and so on: constants for the kernel, which is compiled once a shape. */
-#define EA_HOPPER_CONSTANTS(name, d, dv, wg, n, consumer_registers, producer_registers, window, calls)                 \
+#define EA_HOPPER_CONSTANTS(name, source, archs, d, dv, wg, n, consumer_registers, producer_registers, window, calls)  \
   enum {                                                                                                               \
     EA_HOPPER_##name##_DIM = (d),                                                                                      \
     EA_HOPPER_##name##_DIM_V = (dv),                                                                                   \
@@ -45,7 +25,7 @@ typedef enum ea_hopper_calls { EA_CALLS_PLAIN, EA_CALLS_SCALED, EA_CALLS_ANY } e
     EA_HOPPER_##name##_PRODUCER_REGISTERS = (producer_registers),                                                      \
     EA_HOPPER_##name##_CALLS = (calls)                                                                                 \
   };
-EA_HOPPER_SHAPES(EA_HOPPER_CONSTANTS)
+EA_KERNELS(EA_HOPPER_CONSTANTS, EA_NO_ROW, EA_NO_ROW, EA_NO_ROW)
 
 typedef struct ea_hopper_shape {
   const char *name;
@@ -59,7 +39,7 @@ typedef struct ea_hopper_shape {
 #define EA_HOPPER_SLICE 64 /* columns */
 #define EA_HOPPER_SLICE_BYTES 128
 #define EA_HOPPER_MAX_STAGES 8
-#define EA_HOPPER_ITEMS 4 /* descriptions of work in flight */
+#define EA_HOPPER_ITEMS 4 /* work tiles in flight: the one in hand and those ahead */
 #define EA_HOPPER_ITEM_BYTES 128
 #define EA_HOPPER_MARKS_BYTES 16 /* for a build that records times (cuda/kernels/timeline.h) */
 
@@ -71,8 +51,8 @@ EA_HD int32_t ea_hopper_slices(int32_t dim) {
  * depend on the depth comes first: constants for the kernel. A barrier pair (full, empty) takes 16 bytes. */
 typedef struct ea_hopper_smem {
   int32_t q;        /* M x D */
-  int32_t barriers; /* of Q, then of the K slots, then of the V slots, then four of items */
-  int32_t items;    /* what to work on: the item in hand and those ahead */
+  int32_t barriers; /* of Q, then of K's stages, then of V's, then four of work tiles */
+  int32_t items;    /* the work tiles in flight */
   int32_t marks;
   int32_t k, v; /* of the first stage: N x D and N x Dv, one behind the other */
   int32_t k_bytes, v_bytes;
@@ -91,6 +71,13 @@ EA_HD ea_hopper_smem ea_hopper_smem_layout(ea_hopper_shape shape, int32_t stages
   s.v = s.k + s.k_bytes;
   s.total = s.k + stages * (s.k_bytes + s.v_bytes);
   return s;
+}
+
+/* Equal parts that a GQA group is cut into, so that each has no more heads than a block has rows. */
+EA_HD int32_t ea_hopper_group_parts(int32_t tile_m, int32_t group) {
+  int32_t parts = (group + tile_m - 1) / tile_m;
+  while (group % parts != 0) parts++;
+  return parts;
 }
 
 /* Tokens of a block: whole ones, all heads of their group. The group is at most M. */

@@ -1,5 +1,5 @@
-/* The Hopper kernels for head dimensions above 256: their shapes and their shared memory, for the planner,
- * the launch, the kernel and the tests. What is common with the narrower ones is in plan/hopper.h.
+/* The shapes of the Hopper kernels for head dimensions above 256 (rows of plan/kernel_list.h) and their shared memory,
+ * for the planner, the launch, the kernel and the tests. What is common with the narrower ones is in plan/hopper.h.
  *
  * A block has 64 query rows, one producer warpgroup and two consumer warpgroups, which own half of the
  * output's columns each. Keys go in pairs of tiles of 64, one for the scores of each consumer. A consumer
@@ -14,12 +14,8 @@
 #include "common/hd.h"
 #include "plan/hopper.h"
 
-/*  name      D   Dv  latent: values are in the keys; slices a unit; registers of a consumer thread, of a producer's */
-#define EA_WIDE_SHAPES(X)                                                                                              \
-  X(d512, 512, 512, 0, 2, 216, 72)                                                                                     \
-  X(d576x512, 576, 512, 1, 1, 224, 56)
-
-#define EA_WIDE_CONSTANTS(name, d, dv, latent, unit, consumer_registers, producer_registers)                           \
+/* EA_WIDE_d512_UNIT and so on: constants for the kernel, which is compiled once a shape. */
+#define EA_WIDE_CONSTANTS(name, source, archs, d, dv, latent, unit, consumer_registers, producer_registers)            \
   enum {                                                                                                               \
     EA_WIDE_##name##_DIM = (d),                                                                                        \
     EA_WIDE_##name##_DIM_V = (dv),                                                                                     \
@@ -28,7 +24,7 @@
     EA_WIDE_##name##_CONSUMER_REGISTERS = (consumer_registers),                                                        \
     EA_WIDE_##name##_PRODUCER_REGISTERS = (producer_registers)                                                         \
   };
-EA_WIDE_SHAPES(EA_WIDE_CONSTANTS)
+EA_KERNELS(EA_NO_ROW, EA_WIDE_CONSTANTS, EA_NO_ROW, EA_NO_ROW)
 
 typedef struct ea_wide_shape {
   const char *name;
@@ -49,28 +45,8 @@ typedef struct ea_wide_shape {
 #define EA_WIDE_MAX_SLOTS (EA_WIDE_MAX_STAGES * EA_WIDE_STAGE_SLOTS)
 #define EA_WIDE_P_BYTES (EA_WIDE_M * EA_WIDE_N * 2)
 
-#define EA_WIDE_ENTRY(name, d, dv, latent, unit, consumer_registers, producer_registers) {#name, d, dv, latent, unit},
-
-/* The shape for a problem's head dimensions; name NULL where there is none. */
-static inline ea_wide_shape ea_wide_find_shape(int32_t dim, int32_t dim_v, bool shared_kv) {
-  static const ea_wide_shape shapes[] = {EA_WIDE_SHAPES(EA_WIDE_ENTRY)};
-  for (int32_t i = 0; i < (int32_t)(sizeof shapes / sizeof shapes[0]); i++) {
-    if (shapes[i].latent && !shared_kv) continue;
-    if (shapes[i].dim >= dim && shapes[i].dim_v >= dim_v) return shapes[i];
-  }
-  const ea_wide_shape none = {0, 0, 0, 0, 0};
-  return none;
-}
-
 EA_HD int32_t ea_wide_unit_bytes(ea_wide_shape shape) {
   return shape.unit * EA_WIDE_N * EA_HOPPER_SLICE_BYTES;
-}
-
-/* A group of more heads than a block has rows is worked on in so many equal parts. */
-EA_HD int32_t ea_wide_group_parts(int32_t group) {
-  int32_t parts = (group + EA_WIDE_M - 1) / EA_WIDE_M;
-  while (group % parts != 0) parts++;
-  return parts;
 }
 
 /* Keys of a unit of V, x 256 columns. */
@@ -86,13 +62,14 @@ EA_HD int32_t ea_wide_slots(ea_wide_shape shape, int32_t stages) {
 
 /* Offsets in bytes from the start of a block's dynamic shared memory (1024-byte aligned). */
 typedef struct ea_wide_smem {
-  int32_t q;        /* 64 x D */
-  int32_t p;        /* probabilities on their way to the other consumer: two of each consumer's (latent: none) */
-  int32_t barriers; /* pairs (full, empty) of Q and of the rings' slots, then four of consumers and four of items */
+  int32_t q; /* 64 x D */
+  int32_t p; /* probabilities on their way to the other consumer: two of each consumer's (latent: none) */
+  int32_t
+      barriers; /* pairs (full, empty) of Q and of the rings' units, then four of consumers and four of work tiles */
   int32_t marks;
   int32_t maxima; /* f32, two rounds of each consumer's 64 rows */
-  int32_t items;
-  int32_t ring; /* the two consumers' rings */
+  int32_t items;  /* the work tiles in flight */
+  int32_t ring;   /* the two consumers' rings */
   int32_t total;
 } ea_wide_smem;
 

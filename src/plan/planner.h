@@ -4,6 +4,7 @@
 #define EA_PLAN_PLANNER_H
 
 #include "extattn.h"
+#include "plan/kernels.h"
 
 typedef struct ea_arch {
   const char *name;          /* "sm_90" */
@@ -18,9 +19,10 @@ const ea_arch *ea_known_archs(int32_t *count);
 const ea_arch *ea_arch_find(const char *name);
 
 /* The plan for a resolved problem on an architecture (a real device passes its own
- * answers in arch). EA_ERR_UNSUPPORTED, EA_ERR_DOES_NOT_FIT (with bytes needed, allowed
- * and the deepest that fits) as ea_plan_create says. */
+ * answers in arch), and the registry's row of its kernel. EA_ERR_UNSUPPORTED,
+ * EA_ERR_DOES_NOT_FIT (with bytes needed, allowed and the deepest that fits) as
+ * ea_plan_create says. */
 ea_status ea_plan_gpu(const ea_arch *arch, const ea_problem *resolved, const ea_plan_options *options,
-                      ea_plan_info *info);
+                      ea_plan_info *info, const ea_kernel **kernel);
 
 #endif

@@ -1,4 +1,4 @@
-/* The portable kernel's shapes and its shared memory, for the planner, the launch, the
+/* The portable kernel's shapes (rows of plan/kernel_list.h) and its shared memory, for the planner, the launch, the
  * kernel and the tests: one list, one formula.
  *
  * A shape serves every head dimension up to its own; what is missing is zero in shared
@@ -12,23 +12,10 @@
 #include <stdint.h>
 
 #include "common/hd.h"
-
-/*  name      D   Dv    M   N  QM QN PM PN  blocks an SM (what the registers are held to) */
-#define EA_PORTABLE_SHAPES(X)                                                                                          \
-  X(d64, 64, 64, 128, 64, 4, 1, 4, 1, 3)                                                                               \
-  X(d128, 128, 128, 128, 64, 4, 1, 4, 1, 2)                                                                            \
-  X(d192x128, 192, 128, 128, 64, 4, 2, 4, 2, 1)                                                                        \
-  X(d256, 256, 256, 128, 64, 4, 2, 4, 2, 1)                                                                            \
-  X(d320x256, 320, 256, 128, 32, 4, 2, 4, 2, 1)                                                                        \
-  X(d512, 512, 512, 64, 32, 4, 2, 2, 4, 1)                                                                             \
-  X(d576x512, 576, 512, 64, 32, 4, 2, 2, 4, 1)                                                                         \
-  X(d576, 576, 576, 64, 32, 4, 2, 2, 4, 1)                                                                             \
-  X(d128_small, 128, 128, 128, 32, 4, 1, 4, 1, 1)                                                                      \
-  X(d256_small, 256, 256, 64, 32, 4, 1, 4, 1, 1)                                                                       \
-  X(d576_small, 576, 576, 32, 16, 2, 2, 1, 4, 1)
+#include "plan/kernel_list.h"
 
 /* EA_PORTABLE_d64_M and so on: constants for the kernel, which is compiled once a shape. */
-#define EA_PORTABLE_CONSTANTS(name, d, dv, m, n, qm, qn, pm, pn, blocks)                                               \
+#define EA_PORTABLE_CONSTANTS(name, source, archs, d, dv, m, n, qm, qn, pm, pn, blocks)                                \
   enum {                                                                                                               \
     EA_PORTABLE_##name##_DIM = (d),                                                                                    \
     EA_PORTABLE_##name##_DIM_V = (dv),                                                                                 \
@@ -40,7 +27,7 @@
     EA_PORTABLE_##name##_PN = (pn),                                                                                    \
     EA_PORTABLE_##name##_BLOCKS = (blocks)                                                                             \
   };
-EA_PORTABLE_SHAPES(EA_PORTABLE_CONSTANTS)
+EA_KERNELS(EA_NO_ROW, EA_NO_ROW, EA_PORTABLE_CONSTANTS, EA_NO_ROW)
 
 typedef struct ea_portable_shape {
   const char *name;

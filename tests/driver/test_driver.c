@@ -131,6 +131,33 @@ static void test_which_image_runs_where(void **state) {
   }
 }
 
+/* How many images there are for an entry point of this name, or for one that begins so. */
+static int32_t count_images(const char *entry, bool whole) {
+  int32_t found = 0;
+  for (int32_t i = 0; i < ea_image_count; i++) {
+    found += whole ? strcmp(ea_images[i].kernel, entry) == 0 : strncmp(ea_images[i].kernel, entry, strlen(entry)) == 0;
+  }
+  return found;
+}
+
+/* The Hopper kernels that were compiled (none, where nvcc does not know sm_90a) are those of the registry. */
+static void test_images_are_rows_of_the_registry(void **state) {
+  (void)state;
+  const int32_t compiled = count_images("hopper_", false);
+  int32_t rows = 0, expected = 0;
+  const ea_kernel *kernels = ea_kernels(&rows);
+  for (int32_t k = 0; k < rows; k++) {
+    for (ea_dtype type = EA_F16; type <= EA_BF16; type++) {
+      if (kernels[k].family != EA_FAMILY_HOPPER) continue;
+      char entry[64];
+      snprintf(entry, sizeof entry, "%s_%s", kernels[k].name, ea_dtype_name(type));
+      if (compiled > 0 && count_images(entry, true) != 1) fail_msg("%s: no image, or several", entry);
+      expected++;
+    }
+  }
+  assert_true(compiled == 0 || compiled == expected);
+}
+
 static void test_old_cards_are_refused_with_what_is_allowed(void **state) {
   (void)state;
   ea_context *context;
@@ -853,6 +880,7 @@ int main(void) {
       DRIVER_TEST(test_device_is_described),
       DRIVER_TEST(test_absent_devices_are_refused),
       DRIVER_TEST(test_which_image_runs_where),
+      DRIVER_TEST(test_images_are_rows_of_the_registry),
       DRIVER_TEST(test_old_cards_are_refused_with_what_is_allowed),
       DRIVER_TEST(test_failures_on_the_way_give_everything_back),
       DRIVER_TEST(test_a_kernel_is_loaded_once),

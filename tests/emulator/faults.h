@@ -4,7 +4,7 @@
 #ifndef EA_EMULATOR_FAULTS_H
 #define EA_EMULATOR_FAULTS_H
 
-#include "cuda/tensor_map.h"
+#include "cuda/kernels/tensor_map.h"
 
 enum { FAULTS_ROWS = 64, FAULTS_COLS = 64, FAULTS_TILES = 7, FAULTS_THREADS = 256, FAULTS_SMEM_BYTES = 32 * 1024 };
 

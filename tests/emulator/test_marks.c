@@ -150,7 +150,7 @@ static void check_narrow_item(const ea_timeline_block *block, int32_t item, int3
 /* Each tile's scores are one consumer's, its output is both's; each ring is fed with what its consumer reads, unit by
  * unit. */
 static void check_wide_item(const ea_timeline_block *block, int32_t item, const shape *s, const char *order) {
-  const ea_wide_shape units = ea_wide_find_shape(s->dim, s->dim_v, s->latent);
+  const ea_wide_shape units = {"", s->dim, s->dim_v, s->latent, s->latent ? EA_WIDE_d576x512_UNIT : EA_WIDE_d512_UNIT};
   const int32_t k_units = ea_hopper_slices(s->dim) / units.unit, v_units = EA_WIDE_N / ea_wide_v_keys(units);
   const int32_t first = block->items[item].first_step * 2, end = block->items[item].end_step * 2; /* pairs of tiles */
   int32_t scores[MAX_TILES] = {0}, copies[MAX_TILES] = {0};

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What can be checked of the kernels without a GPU: what the compiler made of them.
 
-    check_cubins.py BUILD/cuda SOURCE/src/plan/portable.h [--library BUILD/libextattn.so]
+    check_cubins.py BUILD/cuda SOURCE/src/plan/kernel_list.h [--library BUILD/libextattn.so]
 
 From ptxas's logs: no spills, no stack frame, no static shared memory (the plan counts all of
 it), registers that let as many blocks share a multiprocessor as the
@@ -49,13 +49,14 @@ class Cubin:
         return int(found.group(1)) if found else 0
 
 
-def portable_limits(header):
-    """Registers a thread may have, by shape, so that the shape's blocks share a multiprocessor."""
+def register_limits(kernel_list):
+    """Registers a thread may have, by kernel: the portable ones' blocks are to share a multiprocessor."""
     limits = {}
-    row = re.compile(r"^  X\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\d+), (\d+), (\d+), (\d+)\)", re.M)
-    for shape, *numbers in row.findall(header.read_text()):
-        _, _, _, _, qm, qn, _, _, blocks = (int(n) for n in numbers)
-        limits[shape] = REGISTERS_OF_MULTIPROCESSOR // (qm * qn * 32 * blocks)
+    row = re.compile(r'^  PORTABLE\((\w+), "[^"]*", "[^"]*", ([\d, ]+)\)', re.M)
+    for shape, numbers in row.findall(kernel_list.read_text()):
+        _, _, _, _, qm, qn, _, _, blocks = (int(n) for n in numbers.split(", "))
+        for dtype in ["bf16", "f16"]:
+            limits[f"portable_{shape}_{dtype}"] = REGISTERS_OF_MULTIPROCESSOR // (qm * qn * 32 * blocks)
     return limits
 
 
@@ -70,10 +71,8 @@ def resource_failures(cubin, limits):
     registers = cubin.number(r"Used (\d+) registers")
     if registers == 0:
         failures.append("registers: found none in the log")
-    if cubin.family == "portable":
-        shape = re.fullmatch(r"portable_(\w+)_(bf16|f16)", cubin.kernel).group(1)
-        if registers > limits[shape]:
-            failures.append(f"registers: found {registers}, allowed {limits[shape]}")
+    if cubin.family == "portable" and registers > limits[cubin.kernel]:
+        failures.append(f"registers: found {registers}, allowed {limits[cubin.kernel]}")
     serialised = SERIALISED_WGMMA.search(cubin.log)
     if serialised:
         failures.append(f"ptxas says {serialised.group(0)}: wgmma is serialised")
@@ -112,7 +111,7 @@ def find_nvdisasm(cuda_dir):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cuda_dir", type=Path)
-    parser.add_argument("portable_header", type=Path)
+    parser.add_argument("kernel_list", type=Path)
     parser.add_argument("--library", type=Path)
     args = parser.parse_args()
 
@@ -120,7 +119,7 @@ def main():
     if not cubins:
         print("skipped: this build has no CUDA kernels")
         return 77
-    limits = portable_limits(args.portable_header)
+    limits = register_limits(args.kernel_list)
     nvdisasm, trouble = find_nvdisasm(args.cuda_dir)
 
     def check(cubin):

@@ -1,4 +1,4 @@
-/* Cached keys and values that a call copies together first (src/cuda/launch.c, staging): whatever room the workspace
+/* Cached keys and values that a call copies together first (src/cuda/staging.c): whatever room the workspace
  * has for them, and wherever they lie, the result is the same to the bit. */
 #include <stdio.h>
 #include <stdlib.h>

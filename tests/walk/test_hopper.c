@@ -1,10 +1,11 @@
 /* The Hopper kernels' division of work (plan/hopper.h), by brute force: every row of every sequence
- * belongs to exactly one row block, every piece of work to exactly one block of the grid, and the parts
- * of shared memory neither overlap nor lose the alignment that the swizzle needs. */
+ * belongs to exactly one row block, and the parts of shared memory neither overlap nor lose the alignment
+ * that the swizzle needs. And the registry's rows: what they accept, and what is taken for granted of them. */
 #include "../core/cmocka_all.h"
 
-#include "plan/hopper.h"
-#include "plan/hopper_wide.h"
+#include <string.h>
+
+#include "plan/kernels.h"
 
 enum { MAX_SEQS = 200 };
 
@@ -24,7 +25,7 @@ static void check_row_blocks(const int32_t *lengths, int32_t count, int32_t bloc
     behind = first + needed;
     start += lengths[b];
   }
-  /* The grid, as launch.c counts it: each of its blocks is found where it belongs, or is spare. */
+  /* The grid, as tile_schedule.c counts it: each of its blocks is found where it belongs, or is spare. */
   const int32_t grid = start / block_tokens + count;
   assert_true(behind <= grid);
   int32_t indptr[MAX_SEQS + 1] = {0};
@@ -66,14 +67,22 @@ static void test_row_blocks(void **state) {
   }
 }
 
-#define SHAPE(name, d, dv, wg, n, consumer_registers, producer_registers, window, calls)                               \
-  {#name, d, dv, wg, n, window, calls},
-static const ea_hopper_shape shapes[] = {EA_HOPPER_SHAPES(SHAPE)};
+/* The registry's rows of one launch kind, one after another; NULL behind the last. */
+static const ea_kernel *next_kernel(ea_launch_kind launch, int32_t *at) {
+  int32_t count;
+  const ea_kernel *kernels = ea_kernels(&count);
+  while (*at < count) {
+    const ea_kernel *kernel = &kernels[(*at)++];
+    if (kernel->launch == launch) return kernel;
+  }
+  return NULL;
+}
 
 static void test_shared_memory(void **state) {
   (void)state;
-  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-    const ea_hopper_shape s = shapes[i];
+  int32_t at_row = 0;
+  for (const ea_kernel *kernel; (kernel = next_kernel(EA_LAUNCH_HOPPER, &at_row));) {
+    const ea_hopper_shape s = kernel->shape.hopper;
     for (int32_t stages = 1; stages <= EA_HOPPER_MAX_STAGES; stages++) {
       const ea_hopper_smem at = ea_hopper_smem_layout(s, stages);
       const int32_t tiles[] = {at.q, at.k, at.v, at.k + at.k_bytes, at.v + at.v_bytes};
@@ -85,6 +94,7 @@ static void test_shared_memory(void **state) {
       assert_int_equal(at.total - at.k, stages * (at.k_bytes + at.v_bytes));
       assert_true(at.items - at.barriers >= (3 + 2 * EA_HOPPER_MAX_STAGES) * 16 && at.items % 16 == 0);
       assert_true(at.k - at.items >= EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES);
+      assert_int_equal(kernel->smem_bytes(kernel, stages), at.total);
     }
     /* Two stages fit a block of sm_90. */
     assert_true(ea_hopper_smem_layout(s, 2).total <= 232448);
@@ -92,28 +102,27 @@ static void test_shared_memory(void **state) {
 }
 
 /* What setmaxnreg shares out is what the block has at its start. */
-#define REGISTERS(name, d, dv, wg, n, consumer_registers, producer_registers, window, calls)                           \
-  {128 * ((wg) + 1), 128 * ((wg) * (consumer_registers) + (producer_registers))},
-static void test_registers(void **state) {
-  (void)state;
-  static const int32_t shares[][2] = {EA_HOPPER_SHAPES(REGISTERS)};
-  for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
-    const int32_t at_start = 65536 / shares[i][0] / 8 * 8 * shares[i][0];
-    if (shares[i][1] > at_start) fail_msg("%s: %d registers of %d", shapes[i].name, shares[i][1], at_start);
-  }
+static void check_registers(const char *name, int32_t threads, int32_t shared_out) {
+  const int32_t at_start = 65536 / threads / 8 * 8 * threads;
+  if (shared_out > at_start) fail_msg("%s: %d registers of %d", name, shared_out, at_start);
 }
 
-#define WIDE(name, d, dv, latent, unit, consumer_registers, producer_registers) {#name, d, dv, latent, unit},
-static const ea_wide_shape wide_shapes[] = {EA_WIDE_SHAPES(WIDE)};
-#define WIDE_REGISTERS(name, d, dv, latent, unit, consumer_registers, producer_registers)                              \
-  (2 * (consumer_registers) + (producer_registers)),
-static const int32_t wide_registers[] = {EA_WIDE_SHAPES(WIDE_REGISTERS)};
+#define REGISTERS(name, source, archs, d, dv, wg, n, consumer_registers, producer_registers, window, calls)            \
+  check_registers(#name, 128 * ((wg) + 1), 128 * ((wg) * (consumer_registers) + (producer_registers)));
+#define WIDE_REGISTERS(name, source, archs, d, dv, latent, unit, consumer_registers, producer_registers)               \
+  check_registers(#name, EA_WIDE_THREADS, 128 * (2 * (consumer_registers) + (producer_registers)));
+static void test_registers(void **state) {
+  (void)state;
+  EA_KERNELS(REGISTERS, WIDE_REGISTERS, EA_NO_ROW, EA_NO_ROW)
+}
 
 static void test_wide(void **state) {
   (void)state;
-  for (size_t i = 0; i < sizeof wide_shapes / sizeof wide_shapes[0]; i++) {
-    const ea_wide_shape s = wide_shapes[i];
-    for (int32_t stages = 1; stages <= (s.latent ? 1 : EA_WIDE_MAX_STAGES); stages++) {
+  int32_t at_row = 0;
+  for (const ea_kernel *kernel; (kernel = next_kernel(EA_LAUNCH_HOPPER_WIDE, &at_row));) {
+    const ea_wide_shape s = kernel->shape.hopper_wide;
+    assert_int_equal(kernel->max_stages, s.latent ? 1 : EA_WIDE_MAX_STAGES);
+    for (int32_t stages = 1; stages <= kernel->max_stages; stages++) {
       const ea_wide_smem at = ea_wide_smem_layout(s, stages);
       const int32_t slots = ea_wide_slots(s, stages);
       assert_true(at.q % 1024 == 0 && at.p % 1024 == 0 && at.ring % 1024 == 0 && ea_wide_unit_bytes(s) % 1024 == 0);
@@ -124,27 +133,83 @@ static void test_wide(void **state) {
       assert_true(at.items - at.maxima >= 4 * EA_WIDE_M * 4 && at.items % 128 == 0);
       assert_true(at.ring - at.items >= EA_HOPPER_ITEMS * EA_HOPPER_ITEM_BYTES);
       assert_int_equal(at.total - at.ring, 2 * slots * ea_wide_unit_bytes(s));
+      assert_int_equal(kernel->smem_bytes(kernel, stages), at.total);
     }
     assert_true(ea_wide_smem_layout(s, s.latent ? 1 : 2).total <= 232448); /* a block of sm_90 */
-    assert_true(wide_registers[i] <= 65536 / EA_WIDE_THREADS / 8 * 8 * 3);
   }
+}
+
+static void test_group_parts(void **state) {
+  (void)state;
   for (int32_t group = 1; group <= 300; group++) {
-    const int32_t parts = ea_wide_group_parts(group);
+    const int32_t parts = ea_hopper_group_parts(EA_WIDE_M, group);
     assert_true(parts >= 1 && group % parts == 0 && group / parts <= EA_WIDE_M);
   }
-  assert_true(ea_wide_group_parts(64) == 1 && ea_wide_group_parts(128) == 2 && ea_wide_group_parts(66) == 2);
-  assert_string_equal(ea_wide_find_shape(320, 512, false).name, "d512");
-  assert_string_equal(ea_wide_find_shape(576, 512, true).name, "d576x512");
-  assert_null(ea_wide_find_shape(576, 512, false).name);
-  assert_null(ea_wide_find_shape(512, 576, true).name);
+  assert_int_equal(ea_hopper_group_parts(64, 64), 1);
+  assert_int_equal(ea_hopper_group_parts(64, 128), 2);
+  assert_int_equal(ea_hopper_group_parts(64, 66), 2);
+  assert_int_equal(ea_hopper_group_parts(128, 128), 1);
+  assert_int_equal(ea_hopper_group_parts(192, 192), 1);
+}
+
+/* The Hopper family's first row that accepts a problem; NULL: none. */
+static const char *hopper_for(int32_t dim, int32_t dim_v, bool shared_kv, int32_t window, double logit_cap) {
+  ea_problem problem = EA_PROBLEM_INIT;
+  problem.head_dim = dim;
+  problem.head_dim_v = dim_v;
+  problem.shared_kv = shared_kv;
+  problem.window_left = window;
+  problem.logit_cap = logit_cap;
+  int32_t count;
+  const ea_kernel *kernels = ea_kernels(&count);
+  for (int32_t i = 0; i < count; i++) {
+    if (kernels[i].family == EA_FAMILY_HOPPER && ea_kernel_accepts(&kernels[i], &problem)) return kernels[i].name;
+  }
+  return NULL;
+}
+
+static void test_accepts(void **state) {
+  (void)state;
+  assert_string_equal(hopper_for(320, 512, false, -1, 0), "hopper_d512");
+  assert_string_equal(hopper_for(576, 512, true, -1, 0), "hopper_d576x512");
+  assert_null(hopper_for(576, 512, false, -1, 0));
+  assert_null(hopper_for(512, 576, true, -1, 0));
+  assert_string_equal(hopper_for(256, 256, false, -1, 0), "hopper_d256");
+  assert_string_equal(hopper_for(256, 256, false, 4096, 0), "hopper_d256w");
+  assert_string_equal(hopper_for(256, 256, false, 4097, 0), "hopper_d256");
+  assert_string_equal(hopper_for(64, 64, false, -1, 0), "hopper_d64");
+  assert_string_equal(hopper_for(64, 64, false, -1, 30), "hopper_d64s");
+  assert_string_equal(hopper_for(96, 96, false, -1, 30), "hopper_d96");
+}
+
+/* What the launch and the planner take for granted of every row. */
+static void test_rows(void **state) {
+  (void)state;
+  int32_t count;
+  const ea_kernel *kernels = ea_kernels(&count);
+  assert_true(count > 0);
+  for (int32_t i = 0; i < count; i++) {
+    const ea_kernel *k = &kernels[i];
+    const size_t family = strlen(ea_family_name(k->family));
+    if (strncmp(k->name, ea_family_name(k->family), family) != 0 || k->name[family] != '_') fail_msg("%s", k->name);
+    for (int32_t j = 0; j < i; j++) assert_string_not_equal(k->name, kernels[j].name);
+    assert_true(k->threads % 32 == 0 && k->threads > 0 && k->threads <= 1024);
+    const int32_t fixed_bytes = k->smem_bytes(k, 0), stage_bytes = k->smem_bytes(k, 1) - fixed_bytes;
+    for (int32_t stages = 0; stages <= k->max_stages; stages++) {
+      const int32_t bytes = k->smem_bytes(k, stages);
+      assert_int_equal(bytes, fixed_bytes + stages * stage_bytes);
+      assert_int_equal(ea_kernel_deepest(k, bytes), stages);
+      assert_int_equal(ea_kernel_deepest(k, bytes - 1), stages > 0 ? stages - 1 : 0);
+    }
+    assert_int_equal(ea_kernel_deepest(k, INT32_MAX), k->max_stages);
+  }
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_row_blocks),
-      cmocka_unit_test(test_shared_memory),
-      cmocka_unit_test(test_registers),
-      cmocka_unit_test(test_wide),
+      cmocka_unit_test(test_row_blocks), cmocka_unit_test(test_shared_memory), cmocka_unit_test(test_registers),
+      cmocka_unit_test(test_wide),       cmocka_unit_test(test_group_parts),   cmocka_unit_test(test_accepts),
+      cmocka_unit_test(test_rows),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

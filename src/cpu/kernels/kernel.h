@@ -7,7 +7,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cpu/schedule.h"
+#include "problem/call.h"
+
+/* Rows [row_first, row_first + rows) of sequence seq, as plan/walk.h counts them. */
+typedef struct ea_cpu_item {
+  int64_t seq;
+  int64_t row_first;
+  int32_t rows;
+  int32_t kv_head;
+  ea_view view; /* of the sequence */
+} ea_cpu_item;
 
 typedef struct ea_cpu_kernel {
   const char *name;

@@ -3,8 +3,8 @@
 #define EA_CUDA_KERNELS_HOPPER_H
 
 #include "cuda/kernels/schedule.h"
+#include "cuda/kernels/tensor_map.h"
 #include "cuda/kernels/timeline.h"
-#include "cuda/tensor_map.h"
 #include "plan/hopper.h"
 #include "plan/portable.h"
 

@@ -4,7 +4,7 @@
 #define EA_CUDA_KERNELS_PTX_HOPPER_H
 
 #include "cuda/kernels/ptx.h"
-#include "cuda/tensor_map.h"
+#include "cuda/kernels/tensor_map.h"
 
 /* ---- bulk tensor copies, global to shared (they count their bytes against an mbarrier) ---- */
 

@@ -3,7 +3,7 @@
 #define EA_CUDA_KERNELS_PTX_HOPPER_H
 
 #include "cuda/kernels/ptx.h"
-#include "cuda/tensor_map.h"
+#include "cuda/kernels/tensor_map.h"
 
 EA_DEVICE void tensor_map_prefetch(const ea_tensor_map *map) {
   (void)map;

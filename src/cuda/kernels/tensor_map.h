@@ -1,6 +1,6 @@
 /* A tensor map as the driver encodes it and kernels take it (CUtensorMap): opaque. */
-#ifndef EA_CUDA_TENSOR_MAP_H
-#define EA_CUDA_TENSOR_MAP_H
+#ifndef EA_CUDA_KERNELS_TENSOR_MAP_H
+#define EA_CUDA_KERNELS_TENSOR_MAP_H
 
 #include <stdint.h>
 
