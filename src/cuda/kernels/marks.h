@@ -2,7 +2,8 @@
  * record, and for whom: timeline.h.
  *
  * A consumer has its place in its track in a register, since it has no time to lose; the producer, which runs ahead and
- * has few registers but many functions, in shared memory (ea_smem_plan's marks()). cta: an ea_cta (hopper/pipeline.h). */
+ * has few registers but many functions, in shared memory (marks() of hopper/pipeline.h). cta: an ea_cta
+ * (hopper/pipeline.h). */
 #ifndef EA_CUDA_KERNELS_MARKS_H
 #define EA_CUDA_KERNELS_MARKS_H
 
@@ -62,12 +63,12 @@ EA_DEVICE void end_marks(const ea_hopper_launch &launch, uint32_t *place) {
 }
 
 /* The producer's threads, at the kernel's beginning. warps: bits of its warps that record. */
-#define MARKS_OF_BLOCK(cta, warps) begin_marks((cta).launch, (cta).smem.marks(), warps)
+#define MARKS_OF_BLOCK(cta, warps) begin_marks((cta).launch, marks((cta).smem), warps)
 /* In the producer, all lanes. n: the tile, or 0. */
-#define PRODUCER_MARK(cta, kind, n) put_producer_mark((cta).launch, (cta).smem.marks(), EA_MARK_##kind, n)
+#define PRODUCER_MARK(cta, kind, n) put_producer_mark((cta).launch, marks((cta).smem), EA_MARK_##kind, n)
 /* what: SLOT or COPY, of V or of K. */
 #define PRODUCER_MARK_OF(cta, what, of_v, n)                                                                           \
-  put_producer_mark((cta).launch, (cta).smem.marks(), (of_v) ? EA_MARK_##what##_V : EA_MARK_##what##_K, n)
+  put_producer_mark((cta).launch, marks((cta).smem), (of_v) ? EA_MARK_##what##_V : EA_MARK_##what##_K, n)
 /* The work tile that the producer has found. */
 #define WORK_MARKS(cta, work)                                                                                          \
   do {                                                                                                                 \

@@ -3,8 +3,8 @@
  * Compiled once for each such shape of plan/hopper_wide.h and each of bf16 and f16:
  * -DEA_SHAPE=d512 -DEA_TYPE_BF16 gives the entry hopper_d512_bf16.
  *
- * Persistent, one block a multiprocessor, as d64_256.cu. Its parts are in wide.h. The mainloop of a consumer, pair t of a
- * work tile (own and other: the tile of this consumer and of the other one):
+ * Persistent, one block a multiprocessor, as d64_256.cu. Its parts are in wide.h. The mainloop of a consumer, pair t of
+ * a work tile (own and other: the tile of this consumer and of the other one):
  *
  *   issue S(t+1) = Q K(own tile of t+1), unit by unit
  *   rescale O where a maximum grew
@@ -27,52 +27,14 @@
 #endif
 #define EA_SHAPE_CONSTANT(what) EA_PASTE(EA_WIDE_, EA_SHAPE, what)
 
-using shape =
-    ea_wide_traits<EA_SHAPE_CONSTANT(_DIM), EA_SHAPE_CONSTANT(_DIM_V), EA_SHAPE_CONSTANT(_LATENT),
-                   EA_SHAPE_CONSTANT(_UNIT), EA_SHAPE_CONSTANT(_CONSUMER_REGISTERS),
-                   EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS)>;
+using shape = ea_wide_traits<EA_SHAPE_CONSTANT(_DIM), EA_SHAPE_CONSTANT(_DIM_V), EA_SHAPE_CONSTANT(_LATENT),
+                             EA_SHAPE_CONSTANT(_UNIT), EA_SHAPE_CONSTANT(_CONSUMER_REGISTERS),
+                             EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS)>;
 
 static_assert(!shape::latent, "values apart from the keys: mla.cu is for the others");
 
 constexpr int release_lag = 1; /* units given to the products after the one that is released */
 static_assert(release_lag >= 1 && release_lag < shape::v_units, "when products are done; the ring has more stages");
-
-/* ---- the producer ---------------------------------------------------------------------------- */
-
-EA_DEVICE void produce(const ea_cta<shape> &cta) {
-  const int tid_once = read_tid();
-  const auto tid = [&]() { return read_anew(tid_once); };
-  const int side = uniform(tid_once / shape::gather_threads);
-  ea_fill fill = {unit_ring(cta, (uint32_t)side), false};
-  ea_work work = first_work(cta);
-  int32_t index = (int32_t)blockIdx.x;
-#pragma unroll 1
-  for (; begin_work(cta, work, tid_once, &index); work = work_after(cta, work)) {
-    const int first = uniform(work->first_step), end = uniform(work->end_step);
-    const int gather_end = uniform(work->gather_end);
-    const auto slots_of = [&](int pair, int which) {
-      return pair < gather_end ? tile_slots(cta, work, tid(), pair * EA_WIDE_PAIR + which) : 0u;
-    };
-    /* Slots of the own tiles of this pair (for V) and of the next (for K), and of the other tile of this pair. */
-    uint32_t own[2] = {0, slots_of(first, side)};
-    uint32_t other = 0;
-#pragma unroll 1
-    for (int pair = first - 1; pair < end; pair++) {
-      const uint32_t own_ahead = slots_of(pair + 2, side), other_ahead = slots_of(pair + 1, 1 - side);
-#pragma unroll 1
-      for (int part = 0; part < 3; part++) { /* own K of the next pair, own V, other V */
-        if (part == 0 ? pair + 1 == end : pair < first) continue;
-        const int of = pair + (part == 0), tile = of * EA_WIDE_PAIR + (part == 2 ? 1 - side : side);
-        const uint32_t slots = part == 0 ? own[1] : part == 1 ? own[0] : other;
-        fill_tile(cta, work, tid(), tile, of < gather_end, slots, &fill, part != 0);
-      }
-      own[0] = own[1];
-      own[1] = own_ahead;
-      other = other_ahead;
-    }
-  }
-  end_work(cta, tid());
-}
 
 /* ---- a consumer ------------------------------------------------------------------------------ */
 
@@ -87,7 +49,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
   float o[shape::columns / 2], s[shape::tile_n / 2];
   uint32_t p[shape::tile_n / 4];
   ea_unit_ring ring = unit_ring(cta, side()), tail = ring; /* the next unit, the oldest that is not released */
-  uint32_t rows_phase = 0, p_round = 0; /* parities of the rounds of maxima and of P */
+  uint32_t rows_phase = 0, p_round = 0;                    /* parities of the rounds of maxima and of P */
   uint32_t q_phase = 0;
   MARKS(launch, side_once);
 
@@ -113,13 +75,14 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
 #pragma unroll
     for (int unit = 0; unit < shape::k_units; unit++) {
       const uint64_t k = wgmma_descriptor(begin(gathered), 0);
-      const uint64_t q = wgmma_descriptor(cta.smem.q(), 0);
+      const uint64_t q = wgmma_descriptor(q_tile(cta.smem), 0);
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < shape::unit_slices * 4; step++) {
         const uint32_t further = (uint32_t)(step / 4 * shape::slice_bytes + step % 4 * 32);
-        product_ss<shape::tile_n>(s, wgmma_advance(q, (uint32_t)(unit * shape::unit_slices * shape::slice_bytes) + further), wgmma_advance(k, further),
-         unit + step > 0);
+        product_ss<shape::tile_n>(
+            s, wgmma_advance(q, (uint32_t)(unit * shape::unit_slices * shape::slice_bytes) + further),
+            wgmma_advance(k, further), unit + step > 0);
       }
       end(!first || unit >= release_lag);
     }
@@ -130,8 +93,9 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < shape::unit_slices; step++) {
-      product_rs<shape::columns>(o, p + (unit * shape::unit_slices + step) * 4,
-       wgmma_advance(wgmma_descriptor(v_address, shape::v_slice_bytes), (uint32_t)step * 2048), 1);
+      product_rs<shape::columns>(
+          o, p + (unit * shape::unit_slices + step) * 4,
+          wgmma_advance(wgmma_descriptor(v_address, shape::v_slice_bytes), (uint32_t)step * 2048), 1);
     }
     end(true);
   };
@@ -140,8 +104,9 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < shape::unit_slices; step++) {
-      product_st<shape::columns>(o, wgmma_advance(wgmma_descriptor(p_address, 0), (uint32_t)(unit * shape::unit_slices + step) * 32),
-       wgmma_advance(wgmma_descriptor(v_address, shape::v_slice_bytes), (uint32_t)step * 2048), 1);
+      product_st<shape::columns>(
+          o, wgmma_advance(wgmma_descriptor(p_address, 0), (uint32_t)(unit * shape::unit_slices + step) * 32),
+          wgmma_advance(wgmma_descriptor(v_address, shape::v_slice_bytes), (uint32_t)step * 2048), 1);
     }
     end(true);
   };
@@ -149,7 +114,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
 #pragma unroll 1
   for (ea_work work = first_work(cta);; work = work_after(cta, work), q_phase ^= 1) {
     MARK(WAIT_Q, 0);
-    mbarrier_wait(cta.smem.q_full(), q_phase);
+    mbarrier_wait(q_full(cta.smem), q_phase);
     if (work->rows == 0) break;
     MARK(BEGIN, 0);
     ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
@@ -171,12 +136,12 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
       if (is_masked<shape>(work_tile, own_tile(pair))) apply_mask(s, cta, work_tile, key0, row);
 #pragma unroll
       for (int h = 0; h < 2; h++) maxima[h] = tile_maximum(s, h);
-      write_rows(cta, cta.smem.rows_written(), side(), rows_phase, tid(), maxima);
+      write_rows(cta, rows_written(cta.smem), side(), rows_phase, tid(), maxima);
     };
     const auto read_maxima = [&](float maxima[2]) {
       float others[2];
       MARK(WAIT_MAX, 0);
-      read_rows(cta, cta.smem.rows_written(), rows_phase, 1 - side(), rows_phase, tid(), others);
+      read_rows(cta, rows_written(cta.smem), rows_phase, 1 - side(), rows_phase, tid(), others);
       rows_phase ^= 1;
 #pragma unroll
       for (int h = 0; h < 2; h++) maxima[h] = fmaxf(maxima[h], others[h]);
@@ -193,7 +158,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
     };
     const auto end_softmax = [&]() {
       round_probabilities(p, s);
-      write_probabilities(side(), cta.smem.p(side(), p_round), tid(), p);
+      write_probabilities(side(), p_tile(cta.smem, side(), p_round), tid(), p);
     };
 
     if (first < end_pair) {
@@ -229,7 +194,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
           MARK(ISSUE_O, other_tile(pair));
 #pragma unroll
           for (int unit = h * shape::v_units / 2; unit < (h + 1) * shape::v_units / 2; unit++) {
-            issue_other(unit, gathered, cta.smem.p(1 - side(), round));
+            issue_other(unit, gathered, p_tile(cta.smem, 1 - side(), round));
           }
           if (h == 0) read_maxima(maxima);
           exponentiate(pair + 1, h, maxima, factor);
@@ -239,7 +204,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
         wgmma_wait_group(0);
         wgmma_settle(o, shape::columns / 2);
       }
-      release(cta.smem.q_empty());
+      release(q_empty(cta.smem));
       const int pair = end_pair - 1;
       const bool gathered = pair < gather_end;
       const uint32_t round = p_round;
@@ -254,21 +219,21 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
       MARK(ISSUE_O, other_tile(pair));
 #pragma unroll
       for (int unit = 0; unit < shape::v_units; unit++) {
-        issue_other(unit, gathered, cta.smem.p(1 - side(), round));
+        issue_other(unit, gathered, p_tile(cta.smem, 1 - side(), round));
       }
       MARK(WAIT_O, other_tile(pair));
       wgmma_wait_group(0);
 #pragma unroll
       for (int n = 0; n < release_lag; n++) release_oldest();
       wgmma_settle(o, shape::columns / 2);
-      add_sums(cta, cta.smem.rows_written(), rows_phase, side(), rows_phase, tid(), state.row_sum);
+      add_sums(cta, rows_written(cta.smem), rows_phase, side(), rows_phase, tid(), state.row_sum);
       rows_phase ^= 1;
     } else {
-      release(cta.smem.q_empty());
+      release(q_empty(cta.smem));
     }
     MARK(FINISH, 0);
     epilogue<shape::columns>(o, state.reference, state.row_sum, cta, work, shape::first_row(tid()), tid() % 32,
-                      (int)side() * shape::columns);
+                             (int)side() * shape::columns);
   }
   MARKS_END(launch);
 }

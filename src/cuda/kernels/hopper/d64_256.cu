@@ -30,8 +30,8 @@
 #define EA_SHAPE_CONSTANT(what) EA_PASTE(EA_HOPPER_, EA_SHAPE, what)
 
 using shape = ea_narrow_traits<EA_SHAPE_CONSTANT(_DIM), EA_SHAPE_CONSTANT(_DIM_V), EA_SHAPE_CONSTANT(_WG),
-                              EA_SHAPE_CONSTANT(_N), EA_SHAPE_CONSTANT(_CONSUMER_REGISTERS),
-                              EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS), (ea_hopper_calls)EA_SHAPE_CONSTANT(_CALLS)>;
+                               EA_SHAPE_CONSTANT(_N), EA_SHAPE_CONSTANT(_CONSUMER_REGISTERS),
+                               EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS), (ea_hopper_calls)EA_SHAPE_CONSTANT(_CALLS)>;
 
 /* The producer's thread that schedules, in a warp that has nothing else to do meanwhile. */
 constexpr int scheduler_thread = 32;
@@ -84,18 +84,18 @@ EA_DEVICE void load_tiles(const ea_cta<shape> &cta, ea_work work, bool with_q) {
     if (tile < end) {
       const uint32_t stage = stage_of(ring);
       PRODUCER_MARK(cta, SLOT_K, tile);
-      mbarrier_wait(cta.smem.k_empty(stage), phase_of(ring) ^ 1);
+      mbarrier_wait(k_empty(cta.smem, stage), phase_of(ring) ^ 1);
       PRODUCER_MARK(cta, COPY_K, tile);
-      load_tile<shape, shape::slices>(&cta.launch.k, cta.smem.k_full(stage), cta.smem.k_tile(stage), head, token);
+      load_tile<shape, shape::slices>(&cta.launch.k, k_full(cta.smem, stage), k_tile(cta.smem, stage), head, token);
       ring_advance(&ring, stages);
     }
     if (tile > work->gather_end) {
       const uint32_t stage = stage_of(ring_v);
       PRODUCER_MARK(cta, SLOT_V, tile - 1);
-      mbarrier_wait(cta.smem.v_empty(stage), phase_of(ring_v) ^ 1);
+      mbarrier_wait(v_empty(cta.smem, stage), phase_of(ring_v) ^ 1);
       PRODUCER_MARK(cta, COPY_V, tile - 1);
-      load_tile<shape, shape::slices_v>(&cta.launch.v, cta.smem.v_full(stage), cta.smem.v_tile(stage), head,
-                                         token - shape::tile_n);
+      load_tile<shape, shape::slices_v>(&cta.launch.v, v_full(cta.smem, stage), v_tile(cta.smem, stage), head,
+                                        token - shape::tile_n);
       ring_advance(&ring_v, stages);
     }
     if (tile >= end) break;
@@ -143,8 +143,8 @@ EA_DEVICE void load_second_pass(const ea_cta<shape> &cta, ea_work work, int tid_
 #pragma unroll 1
     for (int of_v = 0; of_v < 2; of_v++) {
       const auto stage = [&]() { return (uint32_t)read_anew((int)stage_of(ring)); };
-      const auto full = [&]() { return of_v ? cta.smem.v_full(stage()) : cta.smem.k_full(stage()); };
-      const auto dst = [&]() { return of_v ? cta.smem.v_tile(stage()) : cta.smem.k_tile(stage()); };
+      const auto full = [&]() { return of_v ? v_full(cta.smem, stage()) : k_full(cta.smem, stage()); };
+      const auto dst = [&]() { return of_v ? v_tile(cta.smem, stage()) : k_tile(cta.smem, stage()); };
       const bool cleared = of_v && is_masked<shape>(work.get(), tile);
       PRODUCER_MARK_OF(cta, SLOT, of_v, tile);
       mbarrier_wait(full() + EA_BARRIER_BYTES, phase_of(ring) ^ 1);
@@ -183,7 +183,7 @@ EA_DEVICE void issue_first_loads(const ea_cta<shape> &cta) {
   issue_q(cta, work_tile->first_head, (int)work_tile->token0 + work_tile->i0);
   if (work_tile->first_step == work_tile->end_step) return;
   const int token = (int)work_tile->token0 + (work_tile->first_step * shape::tile_n - work_tile->view.prefix);
-  issue_tile<shape, shape::slices>(&cta.launch.k, cta.smem.k_full(0), cta.smem.k_tile(0), work_tile->kv_head, token);
+  issue_tile<shape, shape::slices>(&cta.launch.k, k_full(cta.smem, 0), k_tile(cta.smem, 0), work_tile->kv_head, token);
 }
 
 /* Schedules the work tile behind `work`. */
@@ -225,7 +225,7 @@ EA_DEVICE void produce(const ea_cta<shape> &cta, int32_t index) {
     PRODUCER_MARK(cta, MEET, 0);
     bar_sync(BARRIER_PRODUCER, 128);
   }
-  if (tid() == 0) mbarrier_arrive_many(cta.smem.q_full(), 128); /* nothing is left to do, for the consumers */
+  if (tid() == 0) mbarrier_arrive_many(q_full(cta.smem), 128); /* nothing is left to do, for the consumers */
   PRODUCER_MARK(cta, END, 0);
 }
 
@@ -239,7 +239,8 @@ EA_DEVICE void issue_scores(float (&s)[shape::tile_n / 2], uint32_t q, uint32_t 
   for (int step = 0; step < shape::dim / 16; step++) {
     const uint32_t q_offset = (uint32_t)(step / 4 * shape::tile_m * EA_HOPPER_SLICE_BYTES + step % 4 * 32);
     const uint32_t k_offset = (uint32_t)(step / 4 * shape::slice_bytes + step % 4 * 32);
-    product_ss<shape::tile_n>(s, wgmma_advance(q_descriptor, q_offset), wgmma_advance(k_descriptor, k_offset), step > 0);
+    product_ss<shape::tile_n>(s, wgmma_advance(q_descriptor, q_offset), wgmma_advance(k_descriptor, k_offset),
+                              step > 0);
   }
   wgmma_commit_group();
 }
@@ -269,8 +270,10 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
     return BARRIER_TURN + ((shape::keeps_work ? warpgroup : tid_once / 128 - 1) + from_mine) % shape::consumers;
   };
   const uint32_t stages = (uint32_t)launch.scores.stages;
-  const uint32_t q = cta.smem.q() + (uint32_t)(warpgroup * 64 * EA_HOPPER_SLICE_BYTES);
-  const auto v_scaled = [&]() { return shape::calls != EA_CALLS_PLAIN && read_anew(launch.scores.v_scale != 1.0f) != 0; };
+  const uint32_t q = q_tile(cta.smem) + (uint32_t)(warpgroup * 64 * EA_HOPPER_SLICE_BYTES);
+  const auto v_scaled = [&]() {
+    return shape::calls != EA_CALLS_PLAIN && read_anew(launch.scores.v_scale != 1.0f) != 0;
+  };
   const auto scaled = [&]() {
     return shape::calls == EA_CALLS_SCALED || (shape::calls == EA_CALLS_ANY && read_anew(is_scaled(launch)) != 0);
   };
@@ -283,7 +286,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
 #pragma unroll 1
   for (ea_work work = first_work(cta);; work = work_after(cta, work)) {
     MARK(WAIT_Q, 0);
-    mbarrier_wait(cta.smem.q_full(), work_before(cta, work).q_phase() ^ 1);
+    mbarrier_wait(q_full(cta.smem), work_before(cta, work).q_phase() ^ 1);
     if (uniform(work->rows) == 0) break;
     MARK(BEGIN, 0);
     ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
@@ -336,18 +339,18 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
       MARK(WAIT_TURN, tile);
       bar_sync(turn(0), 256);
       MARK(WAIT_K, tile);
-      wait_full(cta.smem.k_full(stage_of(ring)), phase_of(ring), k_gathered);
+      wait_full(k_full(cta.smem, stage_of(ring)), phase_of(ring), k_gathered);
       MARK(ISSUE_S, tile);
       wgmma_fence();
-      issue_scores(s, q, cta.smem.k_tile(stage_of(ring)));
+      issue_scores(s, q, k_tile(cta.smem, stage_of(ring)));
       if (moved) rescale(o, factor);
       MARK(WAIT_V, tile - 1);
-      wait_full(cta.smem.v_full(stage_of(before)), phase_of(before), v_gathered);
+      wait_full(v_full(cta.smem, stage_of(before)), phase_of(before), v_gathered);
       MARK(ISSUE_O, tile - 1);
       wgmma_settle(o, shape::dim_v / 2);
       wgmma_fence();
-      issue_output(o, with, cta.smem.v_tile(stage_of(before)));
-      in_flight = cta.smem.v_empty(stage_of(before));
+      issue_output(o, with, v_tile(cta.smem, stage_of(before)));
+      in_flight = v_empty(cta.smem, stage_of(before));
       bar_arrive(turn(1), 256);
     };
     /* Waits for the scores, with the product under way. */
@@ -356,15 +359,15 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
       wgmma_wait_group(1);
       wgmma_settle(s, shape::tile_n / 2);
       MARK(SOFTMAX, tile);
-      release(cta.smem.k_empty(stage_of(ring)));
+      release(k_empty(cta.smem, stage_of(ring)));
     };
 
     if (first < end) {
       MARK(WAIT_K, first);
-      wait_full(cta.smem.k_full(stage_of(ring)), phase_of(ring), is_gathered(first));
+      wait_full(k_full(cta.smem, stage_of(ring)), phase_of(ring), is_gathered(first));
       MARK(ISSUE_S, first);
       wgmma_fence();
-      issue_scores(s, q, cta.smem.k_tile(stage_of(ring)));
+      issue_scores(s, q, k_tile(cta.smem, stage_of(ring)));
       ea_key_range seen[2];
 #pragma unroll
       for (int h = 0; h < 2; h++) {
@@ -376,7 +379,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
       wgmma_wait_group(0);
       wgmma_settle(s, shape::tile_n / 2);
       MARK(SOFTMAX, first);
-      release(cta.smem.k_empty(stage_of(ring)));
+      release(k_empty(cta.smem, stage_of(ring)));
       prepare(first, first_mask);
       convert(first, true, p);
       int tile = first + 1;
@@ -426,19 +429,19 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
         }
         tile++;
       }
-      release(cta.smem.q_empty());
+      release(q_empty(cta.smem));
       MARK(WAIT_V, end - 1);
       if (moved) rescale(o, factor);
-      wait_full(cta.smem.v_full(stage_of(ring)), phase_of(ring), is_gathered(end - 1));
+      wait_full(v_full(cta.smem, stage_of(ring)), phase_of(ring), is_gathered(end - 1));
       MARK(ISSUE_O, end - 1);
       wgmma_settle(o, shape::dim_v / 2);
       wgmma_fence();
-      issue_output(o, p, cta.smem.v_tile(stage_of(ring)));
-      in_flight = cta.smem.v_empty(stage_of(ring));
+      issue_output(o, p, v_tile(cta.smem, stage_of(ring)));
+      in_flight = v_empty(cta.smem, stage_of(ring));
       output_done(end - 1);
       ring_advance(&ring, stages);
     } else {
-      release(cta.smem.q_empty());
+      release(q_empty(cta.smem));
     }
     MARK(FINISH, 0);
 #pragma unroll
@@ -452,22 +455,22 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
 
 /* Those of the first loads (issue_first_loads) are their thread's to make. */
 EA_DEVICE void init_first_barriers(const ea_cta<shape> &cta) {
-  mbarrier_init(cta.smem.q_full(), 128);
-  mbarrier_init(cta.smem.k_full(0), 128);
+  mbarrier_init(q_full(cta.smem), 128);
+  mbarrier_init(k_full(cta.smem, 0), 128);
   fence_mbarrier_init();
 }
 EA_DEVICE void init_other_barriers(const ea_cta<shape> &cta) {
   constexpr int consumer_warps = shape::consumers * 4;
-  mbarrier_init(cta.smem.q_empty(), consumer_warps);
+  mbarrier_init(q_empty(cta.smem), consumer_warps);
 #pragma unroll 1
   for (uint32_t stage = 0; stage < (uint32_t)cta.launch.scores.stages; stage++) {
-    if (stage > 0) mbarrier_init(cta.smem.k_full(stage), 128);
-    mbarrier_init(cta.smem.k_empty(stage), consumer_warps);
-    mbarrier_init(cta.smem.v_full(stage), 128);
-    mbarrier_init(cta.smem.v_empty(stage), consumer_warps);
+    if (stage > 0) mbarrier_init(k_full(cta.smem, stage), 128);
+    mbarrier_init(k_empty(cta.smem, stage), consumer_warps);
+    mbarrier_init(v_full(cta.smem, stage), 128);
+    mbarrier_init(v_empty(cta.smem, stage), consumer_warps);
   }
   for (uint32_t n = 0; n < EA_HOPPER_ITEMS; n++) {
-    mbarrier_init(cta.smem.work_done() + n * EA_BARRIER_BYTES, consumer_warps);
+    mbarrier_init(work_done(cta.smem) + n * EA_BARRIER_BYTES, consumer_warps);
   }
   fence_mbarrier_init();
 }

@@ -18,9 +18,8 @@ template <class Shape> EA_DEVICE void copy_q_rows(const ea_cta<Shape> &cta, ea_w
     const int t = row_token<Shape>(cta.launch, row);
     const int64_t token = work_tile->token0 + work_tile->i0 + t, head = work_tile->first_head + row - t * call.group;
     const char *source = (const char *)call.q.data + (token * call.q.token_stride + head * call.q.head_stride) * 2;
-    const uint32_t to =
-        cta.smem.q() +
-        (uint32_t)(chunk / 8 * Shape::tile_m * EA_HOPPER_SLICE_BYTES + row * 128 + ((chunk % 8) ^ (row & 7)) * 16);
+    const uint32_t to = q_tile(cta.smem) + (uint32_t)(chunk / 8 * Shape::tile_m * EA_HOPPER_SLICE_BYTES + row * 128 +
+                                                      ((chunk % 8) ^ (row & 7)) * 16);
     if (chunk * CHUNK < call.head_dim) {
       load_row_chunk(to, source, chunk, call.head_dim, how);
     } else {
@@ -37,9 +36,9 @@ template <class Shape> EA_DEVICE void clear_spare_rows(const ea_cta<Shape> &cta)
 #pragma unroll 1
   for (int index = (int)threadIdx.x; index < chunks * Shape::slices; index += Shape::threads) {
     const int slice = index / chunks, chunk = index % chunks;
-    st_shared_v4(
-        cta.smem.q() + (uint32_t)(slice * Shape::tile_m * EA_HOPPER_SLICE_BYTES + filled * 128 + chunk * 16),
-        make_uint4(0, 0, 0, 0));
+    st_shared_v4(q_tile(cta.smem) +
+                     (uint32_t)(slice * Shape::tile_m * EA_HOPPER_SLICE_BYTES + filled * 128 + chunk * 16),
+                 make_uint4(0, 0, 0, 0));
   }
   fence_proxy_async_shared();
 }
@@ -47,22 +46,22 @@ template <class Shape> EA_DEVICE void clear_spare_rows(const ea_cta<Shape> &cta)
 /* Q of a work tile, when the one before it is no longer needed, by all threads. Its barrier counts 128 arrivals. */
 template <class Shape> EA_DEVICE void load_q_by_threads(const ea_cta<Shape> &cta, ea_work work, int tid) {
   PRODUCER_MARK(cta, SLOT_Q, 0);
-  mbarrier_wait(cta.smem.q_empty(), work.q_phase() ^ 1);
+  mbarrier_wait(q_empty(cta.smem), work.q_phase() ^ 1);
   PRODUCER_MARK(cta, COPY_Q, 0);
   copy_q_rows(cta, work, tid);
   fence_proxy_async_shared();
-  mbarrier_arrive(cta.smem.q_full());
+  mbarrier_arrive(q_full(cta.smem));
 }
 
 /* The same by TMA, where its rows are aligned, issued by one thread. */
 template <class Shape> EA_DEVICE void issue_q(const ea_cta<Shape> &cta, int head, int token) {
-  const uint32_t full = cta.smem.q_full();
+  const uint32_t full = q_full(cta.smem);
   mbarrier_arrive_expect_tx(
       full, (uint32_t)(cta.launch.block_tokens * cta.call.group * Shape::slices * EA_HOPPER_SLICE_BYTES));
   mbarrier_arrive_many(full, 127);
 #pragma unroll
   for (int slice = 0; slice < Shape::slices; slice++) {
-    tma_load_3d(cta.smem.q() + (uint32_t)(slice * Shape::tile_m * EA_HOPPER_SLICE_BYTES), &cta.launch.q, full,
+    tma_load_3d(q_tile(cta.smem) + (uint32_t)(slice * Shape::tile_m * EA_HOPPER_SLICE_BYTES), &cta.launch.q, full,
                 slice * EA_HOPPER_SLICE, head, token);
   }
 }
@@ -70,7 +69,7 @@ template <class Shape> EA_DEVICE void issue_q(const ea_cta<Shape> &cta, int head
 template <class Shape> EA_DEVICE void load_q(const ea_cta<Shape> &cta, ea_work work) {
   const ea_work_tile *work_tile = work.get();
   PRODUCER_MARK(cta, SLOT_Q, 0);
-  mbarrier_wait(cta.smem.q_empty(), (work_tile->number % 2) ^ 1);
+  mbarrier_wait(q_empty(cta.smem), (work_tile->number % 2) ^ 1);
   PRODUCER_MARK(cta, COPY_Q, 0);
   const int head = uniform(work_tile->first_head), token = uniform((int)work_tile->token0 + work_tile->i0);
   if (elect_one()) issue_q(cta, head, token);
@@ -80,8 +79,7 @@ template <class Shape> EA_DEVICE void load_q(const ea_cta<Shape> &cta, ea_work w
 /* ---- keys ------------------------------------------------------------------------------------- */
 
 /* Where a key's row begins; NULL where it is not there. */
-template <class Shape>
-EA_DEVICE const char *key_row(const ea_cta<Shape> &cta, ea_work work, int key, bool of_v) {
+template <class Shape> EA_DEVICE const char *key_row(const ea_cta<Shape> &cta, ea_work work, int key, bool of_v) {
   const ea_call &call = cta.call;
   const ea_work_tile *work_tile = work.get();
   if (key < work_tile->keys.first || key >= work_tile->keys.end) return 0;
@@ -119,8 +117,7 @@ template <class Shape> constexpr int pass_rows = Shape::gather_threads / 8;
 template <class Shape> constexpr int gather_passes = Shape::tile_n / pass_rows<Shape>;
 /* The lanes of a warp that have a row. */
 template <class Shape>
-constexpr uint32_t row_lanes = gather_passes<Shape> * 4 == 32 ? 0xffffffffu
-                                                              : (1u << gather_passes<Shape> * 4 % 32) - 1;
+constexpr uint32_t row_lanes = gather_passes<Shape> * 4 == 32 ? 0xffffffffu : (1u << gather_passes<Shape> * 4 % 32) - 1;
 
 template <class Shape> EA_DEVICE int slot_row(int tid) {
   static_assert(Shape::tile_n <= 8 * pass_rows<Shape>, "a lane a slot");

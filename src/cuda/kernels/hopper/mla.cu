@@ -3,9 +3,10 @@
  * Compiled once for each such shape of plan/hopper_wide.h and each of bf16 and f16:
  * -DEA_SHAPE=d576x512 -DEA_TYPE_BF16 gives the entry hopper_d576x512_bf16.
  *
- * Persistent, one block a multiprocessor, as d64_256.cu. Its parts are in wide.h. A ring holds one tile, a slice a stage.
- * A tile of each consumer's is in shared memory, whose slices the next one's follow as they are released; the consumers
- * take turns with their tiles, one's loads behind the other's products. The mainloop of a consumer, its tile t:
+ * Persistent, one block a multiprocessor, as d64_256.cu. Its parts are in wide.h. A ring holds one tile, a slice a
+ * stage. A tile of each consumer's is in shared memory, whose slices the next one's follow as they are released; the
+ * consumers take turns with their tiles, one's loads behind the other's products. The mainloop of a consumer, its tile
+ * t:
  *
  *   issue S = Q K(t) for the first slices, which are there first
  *   P and reference of the other's tile before: rescale O; issue O += P(other) V(other), P from shared memory
@@ -27,45 +28,17 @@
 #endif
 #define EA_SHAPE_CONSTANT(what) EA_PASTE(EA_WIDE_, EA_SHAPE, what)
 
-using shape =
-    ea_wide_traits<EA_SHAPE_CONSTANT(_DIM), EA_SHAPE_CONSTANT(_DIM_V), EA_SHAPE_CONSTANT(_LATENT),
-                   EA_SHAPE_CONSTANT(_UNIT), EA_SHAPE_CONSTANT(_CONSUMER_REGISTERS),
-                   EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS)>;
+using shape = ea_wide_traits<EA_SHAPE_CONSTANT(_DIM), EA_SHAPE_CONSTANT(_DIM_V), EA_SHAPE_CONSTANT(_LATENT),
+                             EA_SHAPE_CONSTANT(_UNIT), EA_SHAPE_CONSTANT(_CONSUMER_REGISTERS),
+                             EA_SHAPE_CONSTANT(_PRODUCER_REGISTERS)>;
 
 static_assert(shape::latent, "values in the keys: d512.cu is for the others");
 
-constexpr int early_units = 6; /* slices whose scores are issued before the other consumer's values are used */
+constexpr int early_units = 6;       /* slices whose scores are issued before the other consumer's values are used */
 constexpr int product_columns = 128; /* of a product P V */
 constexpr int product_slices = product_columns / EA_HOPPER_SLICE;
 constexpr int output_products = shape::columns / product_columns;
 constexpr int p_stage = shape::slices - 1; /* for P: the last slice's stage, which is no value */
-
-/* ---- the producer ---------------------------------------------------------------------------- */
-
-EA_DEVICE void produce(const ea_cta<shape> &cta) {
-  const int tid_once = read_tid();
-  const auto tid = [&]() { return read_anew(tid_once); };
-  const int side = uniform(tid_once / shape::gather_threads);
-  ea_fill fill = {unit_ring(cta, (uint32_t)side), false};
-  ea_work work = first_work(cta);
-  int32_t index = (int32_t)blockIdx.x;
-#pragma unroll 1
-  for (; begin_work(cta, work, tid_once, &index); work = work_after(cta, work)) {
-    const int first = uniform(work->first_step), end = uniform(work->end_step);
-    const int gather_end = uniform(work->gather_end);
-    const auto slots_of = [&](int pair) {
-      return pair < gather_end ? tile_slots(cta, work, tid(), pair * EA_WIDE_PAIR + side) : 0u;
-    };
-    uint32_t slots = slots_of(first);
-#pragma unroll 1
-    for (int pair = first; pair < end; pair++) {
-      const uint32_t slots_ahead = slots_of(pair + 1);
-      fill_tile(cta, work, tid(), pair * EA_WIDE_PAIR + side, pair < gather_end, slots, &fill, false);
-      slots = slots_ahead;
-    }
-  }
-  end_work(cta, tid());
-}
 
 /* ---- a consumer ------------------------------------------------------------------------------ */
 
@@ -75,14 +48,16 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
   const auto tid = [&]() { return read_anew(tid_once); };
   const uint32_t side = uniform((uint32_t)tid_once / 128 - 1);
   const bool scaled = launch.scores.transformed || launch.scores.k_scale != 1.0f;
-  const uint32_t own = cta.smem.units(side, shape::slices), other = cta.smem.units(1 - side, shape::slices);
+  const uint32_t own = ring_units(cta.smem, side, shape::slices), other = ring_units(cta.smem, 1 - side, shape::slices);
   float o[shape::columns / 2], s[shape::tile_n / 2];
   uint32_t p[shape::tile_n / 4];
   uint32_t own_phase = 0, other_phase = 0; /* of the tiles' rounds */
   uint32_t sums_phase = 0, q_phase = 0;
   MARKS(launch, side);
 
-  const auto full = [&](uint32_t of, int stage) { return cta.smem.unit_barriers(of) + (uint32_t)stage * EA_BARRIER_PAIR_BYTES; };
+  const auto full = [&](uint32_t of, int stage) {
+    return unit_barriers(cta.smem, of) + (uint32_t)stage * EA_BARRIER_PAIR_BYTES;
+  };
   const auto empty = [&](uint32_t of, int stage) { return full(of, stage) + EA_BARRIER_BYTES; };
   /* Of a gathered tile all slices of a part are waited for before the first product: one fence is enough. */
   const auto issue_scores = [&](int from, int to, bool gathered) {
@@ -94,14 +69,17 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
 #pragma unroll
     for (int unit = from; unit < to; unit++) {
       /* The slices' order differs between the consumers, by addresses alone. */
-      const uint32_t slice = unit < 2 * shape::v_slices ? ((uint32_t)unit + side * shape::v_slices) % (2 * shape::v_slices) : (uint32_t)unit;
+      const uint32_t slice = unit < 2 * shape::v_slices
+                                 ? ((uint32_t)unit + side * shape::v_slices) % (2 * shape::v_slices)
+                                 : (uint32_t)unit;
       mbarrier_wait(full(side, unit), own_phase);
       if (unit == from) wgmma_fence();
       const uint64_t k = wgmma_descriptor(own + (uint32_t)unit * shape::unit_bytes, 0);
-      const uint64_t q = wgmma_descriptor((uint32_t)read_anew((int)cta.smem.q()) + slice * shape::slice_bytes, 0);
+      const uint64_t q = wgmma_descriptor((uint32_t)read_anew((int)q_tile(cta.smem)) + slice * shape::slice_bytes, 0);
 #pragma unroll
       for (int step = 0; step < 4; step++) {
-        product_ss<shape::tile_n>(s, wgmma_advance(q, (uint32_t)step * 32), wgmma_advance(k, (uint32_t)step * 32), unit + step > 0);
+        product_ss<shape::tile_n>(s, wgmma_advance(q, (uint32_t)step * 32), wgmma_advance(k, (uint32_t)step * 32),
+                                  unit + step > 0);
       }
     }
     wgmma_commit_group();
@@ -136,17 +114,16 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
 #pragma unroll
     for (int n = 0; n < product_slices; n++) release(empty(of, first + shape::v_slices - product_slices + n));
   };
-  const auto own_product = [&](float *d, int step, uint64_t v) {
-    product_rs<product_columns>(d, p + step * 4, v, 1);
-  };
+  const auto own_product = [&](float *d, int step, uint64_t v) { product_rs<product_columns>(d, p + step * 4, v, 1); };
   const auto other_product = [&](float *d, int step, uint64_t v) {
-    product_st<product_columns>(d, wgmma_advance(wgmma_descriptor(other + p_stage * shape::unit_bytes, 0), (uint32_t)step * 32), v, 1);
+    product_st<product_columns>(
+        d, wgmma_advance(wgmma_descriptor(other + p_stage * shape::unit_bytes, 0), (uint32_t)step * 32), v, 1);
   };
 
 #pragma unroll 1
   for (ea_work work = first_work(cta);; work = work_after(cta, work), q_phase ^= 1) {
     MARK(WAIT_Q, 0);
-    mbarrier_wait(cta.smem.q_full(), q_phase);
+    mbarrier_wait(q_full(cta.smem), q_phase);
     if (uniform(work->rows) == 0) break;
     MARK(BEGIN, 0);
     ea_softmax state = {{MINUS_INF, MINUS_INF}, {0.0f, 0.0f}};
@@ -165,7 +142,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
       bar_sync(BARRIER_P + 1 - (int)side, 256);
       if (tile / EA_WIDE_PAIR < gather_end) fence_proxy_async_shared();
       MARK(ISSUE_O, tile);
-      read_rows(cta, cta.smem.rows_written(), other_phase, 1 - side, other_phase, tid(), reference);
+      read_rows(cta, rows_written(cta.smem), other_phase, 1 - side, other_phase, tid(), reference);
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         const float scale = launch.scores.scale_log2;
@@ -190,7 +167,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
       bool moved; /* O is to be multiplied by factor */
       wgmma_settle(s, shape::tile_n / 2);
       MARK(SOFTMAX, tile);
-      if (pair + 1 == end_pair) release(cta.smem.q_empty());
+      if (pair + 1 == end_pair) release(q_empty(cta.smem));
       const int key0 = tile * shape::tile_n + tid() % 4 * 2;
       if (scaled) scale_logits(s, cta, work.get(), key0, shape::first_row(tid()));
       if (is_masked<shape>(work.get(), tile)) apply_mask(s, cta, work.get(), key0, shape::first_row(tid()));
@@ -210,7 +187,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
       } else {
         moved = probabilities(p, s, &state, factor, launch);
       }
-      write_rows(cta, cta.smem.rows_written(), side, own_phase, tid(), state.reference);
+      write_rows(cta, rows_written(cta.smem), side, own_phase, tid(), state.reference);
       write_probabilities(side, own + p_stage * shape::unit_bytes, tid(), p);
       MARK(ISSUE_O, tile);
       if (moved) rescale(o, factor);
@@ -253,14 +230,14 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
         release_other();
       }
       /* Where no reference is that may still be wanted. */
-      add_sums(cta, cta.smem.sums_written(), sums_phase, side, own_phase, tid(), state.row_sum);
+      add_sums(cta, sums_written(cta.smem), sums_phase, side, own_phase, tid(), state.row_sum);
       sums_phase ^= 1;
     } else {
-      release(cta.smem.q_empty());
+      release(q_empty(cta.smem));
     }
     MARK(FINISH, 0);
     epilogue<shape::columns>(o, state.reference, state.row_sum, cta, work, shape::first_row(tid()), tid() % 32,
-                      (int)side * shape::columns);
+                             (int)side * shape::columns);
   }
   MARKS_END(launch);
 }

@@ -12,20 +12,6 @@
 #include "cuda/kernels/hopper/load.h"
 #include "plan/hopper.h"
 
-/* K and V of a stage lie behind each other, and have barriers apart. */
-template <class Shape> struct ea_narrow_smem : ea_smem_plan<Shape> {
-  EA_MEMBER uint32_t k_tile(uint32_t stage) const {
-    return this->base + (uint32_t)Shape::layout().k + stage * (Shape::k_bytes + Shape::v_bytes);
-  }
-  EA_MEMBER uint32_t v_tile(uint32_t stage) const {
-    return this->base + (uint32_t)Shape::layout().v + stage * (Shape::k_bytes + Shape::v_bytes);
-  }
-  EA_MEMBER uint32_t k_full(uint32_t stage) const { return this->ring_barriers() + stage * EA_BARRIER_PAIR_BYTES; }
-  EA_MEMBER uint32_t k_empty(uint32_t stage) const { return k_full(stage) + EA_BARRIER_BYTES; }
-  EA_MEMBER uint32_t v_full(uint32_t stage) const { return k_full(EA_HOPPER_MAX_STAGES + stage); }
-  EA_MEMBER uint32_t v_empty(uint32_t stage) const { return v_full(stage) + EA_BARRIER_BYTES; }
-};
-
 /* The Shape of these kernels (pipeline.h says what each needs). */
 template <int DIM, int DIM_V, int CONSUMERS, int TILE_N, int CONSUMER_REGISTERS, int PRODUCER_REGISTERS,
           ea_hopper_calls CALLS>
@@ -55,13 +41,32 @@ struct ea_narrow_traits {
   static_assert(DIM % 16 == 0 && DIM_V % 16 == 0 && TILE_N % 16 == 0, "the products' steps");
   static_assert(slice_bytes % 1024 == 0, "slices keep the swizzle's alignment");
 
-  using smem = ea_narrow_smem<ea_narrow_traits>;
   EA_DEVICE ea_hopper_smem layout() {
     const ea_hopper_shape shape = {0, DIM, DIM_V, CONSUMERS, TILE_N, 0, EA_CALLS_ANY};
     return ea_hopper_smem_layout(shape, 0);
   }
   EA_DEVICE int first_row(int tid) { return (tid - 128) / 32 * 16 + tid % 32 / 4; }
 };
+
+/* K and V of a stage lie behind each other, and have barriers apart. */
+template <class Shape> EA_DEVICE uint32_t k_tile(ea_smem_plan<Shape> smem, uint32_t stage) {
+  return smem.base + (uint32_t)Shape::layout().k + stage * (Shape::k_bytes + Shape::v_bytes);
+}
+template <class Shape> EA_DEVICE uint32_t v_tile(ea_smem_plan<Shape> smem, uint32_t stage) {
+  return smem.base + (uint32_t)Shape::layout().v + stage * (Shape::k_bytes + Shape::v_bytes);
+}
+template <class Shape> EA_DEVICE uint32_t k_full(ea_smem_plan<Shape> smem, uint32_t stage) {
+  return ring_barriers(smem) + stage * EA_BARRIER_PAIR_BYTES;
+}
+template <class Shape> EA_DEVICE uint32_t k_empty(ea_smem_plan<Shape> smem, uint32_t stage) {
+  return k_full(smem, stage) + EA_BARRIER_BYTES;
+}
+template <class Shape> EA_DEVICE uint32_t v_full(ea_smem_plan<Shape> smem, uint32_t stage) {
+  return ring_barriers(smem) + (EA_HOPPER_MAX_STAGES + stage) * EA_BARRIER_PAIR_BYTES;
+}
+template <class Shape> EA_DEVICE uint32_t v_empty(ea_smem_plan<Shape> smem, uint32_t stage) {
+  return v_full(smem, stage) + EA_BARRIER_BYTES;
+}
 
 /* Named barriers; 0 is __syncthreads'. */
 typedef enum ea_narrow_barrier {
@@ -127,8 +132,8 @@ EA_DEVICE void load_rows_plain(const ea_cta<Shape> &cta, ea_work work, int tid, 
  * themselves. slot: the lane's cache slot (tile_slots). */
 template <bool OF_V, class Shape>
 EA_DEVICE void gather_tile(const ea_cta<Shape> &cta, ea_work work, int tid, int tile, uint32_t slot, ea_ring ring) {
-  const uint32_t stage = stage_of(ring), full = OF_V ? cta.smem.v_full(stage) : cta.smem.k_full(stage);
-  const uint32_t dst = OF_V ? cta.smem.v_tile(stage) : cta.smem.k_tile(stage);
+  const uint32_t stage = stage_of(ring), full = OF_V ? v_full(cta.smem, stage) : k_full(cta.smem, stage);
+  const uint32_t dst = OF_V ? v_tile(cta.smem, stage) : k_tile(cta.smem, stage);
   PRODUCER_MARK_OF(cta, SLOT, OF_V, tile);
   mbarrier_wait(full + EA_BARRIER_BYTES, phase_of(ring) ^ 1);
   PRODUCER_MARK_OF(cta, COPY, OF_V, tile);

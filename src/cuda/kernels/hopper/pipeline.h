@@ -9,7 +9,6 @@
  *   gather_threads       of the producer, that gather a tile together
  *   ring_barriers        pairs of mbarriers between Q's and those of the work tiles
  *   layout()             offsets in shared memory (plan/hopper.h, plan/hopper_wide.h)
- *   smem                 the plan of shared memory: ea_smem_plan, or more than that
  *   first_row(tid)       the first of a consumer thread's two rows; the other is 8 further */
 #ifndef EA_CUDA_KERNELS_HOPPER_PIPELINE_H
 #define EA_CUDA_KERNELS_HOPPER_PIPELINE_H
@@ -65,26 +64,39 @@ EA_DEVICE void ring_skip_few(ea_ring *ring, uint32_t count, uint32_t stages) {
 #define EA_BARRIER_BYTES 8
 #define EA_BARRIER_PAIR_BYTES 16
 
-/* Addresses in shared memory: at constant distances from its start. */
-template <class Shape> struct ea_smem_plan {
-  uint32_t base;
+/* The plan of shared memory: where it starts. Addresses are at constant distances from there. */
+template <class Shape> struct ea_smem_plan { uint32_t base; };
 
-  EA_MEMBER uint32_t q() const { return base; }
-  EA_MEMBER uint32_t q_full() const { return base + (uint32_t)Shape::layout().barriers; }
-  EA_MEMBER uint32_t q_empty() const { return q_full() + EA_BARRIER_BYTES; }
-  /* The ring's first pair. */
-  EA_MEMBER uint32_t ring_barriers() const { return q_full() + EA_BARRIER_PAIR_BYTES; }
-  /* EA_HOPPER_ITEMS barriers, one a work tile: arrived at by each warp of the consumers that is through with it. */
-  EA_MEMBER uint32_t work_done() const { return ring_barriers() + Shape::ring_barriers * EA_BARRIER_PAIR_BYTES; }
-  EA_MEMBER uint32_t work_tiles() const { return base + (uint32_t)Shape::layout().items; }
-  EA_MEMBER uint32_t marks() const { return base + (uint32_t)Shape::layout().marks; } /* of a recording build */
-};
+template <class Shape> EA_DEVICE uint32_t q_tile(ea_smem_plan<Shape> smem) {
+  return smem.base;
+}
+template <class Shape> EA_DEVICE uint32_t q_full(ea_smem_plan<Shape> smem) {
+  return smem.base + (uint32_t)Shape::layout().barriers;
+}
+template <class Shape> EA_DEVICE uint32_t q_empty(ea_smem_plan<Shape> smem) {
+  return q_full(smem) + EA_BARRIER_BYTES;
+}
+/* The ring's first pair. */
+template <class Shape> EA_DEVICE uint32_t ring_barriers(ea_smem_plan<Shape> smem) {
+  return q_full(smem) + EA_BARRIER_PAIR_BYTES;
+}
+/* EA_HOPPER_ITEMS barriers, one a work tile: arrived at by each warp of the consumers that is through with it. */
+template <class Shape> EA_DEVICE uint32_t work_done(ea_smem_plan<Shape> smem) {
+  return ring_barriers(smem) + Shape::ring_barriers * EA_BARRIER_PAIR_BYTES;
+}
+template <class Shape> EA_DEVICE uint32_t work_tiles(ea_smem_plan<Shape> smem) {
+  return smem.base + (uint32_t)Shape::layout().items;
+}
+/* Of a recording build (marks.h). */
+template <class Shape> EA_DEVICE uint32_t marks(ea_smem_plan<Shape> smem) {
+  return smem.base + (uint32_t)Shape::layout().marks;
+}
 
 /* What all parts of a kernel work with, in one thread block. */
 template <class Shape> struct ea_cta {
   const ea_call &call;
   const ea_hopper_launch &launch;
-  typename Shape::smem smem;
+  ea_smem_plan<Shape> smem;
 };
 
 /* A stage is full. Gathered rows arrive as soon as their copies are complete, and what those wrote the products do not

@@ -39,10 +39,10 @@ struct ea_work {
 
 /* Work tiles take turns in their places in shared memory. */
 template <class Shape> EA_DEVICE ea_work first_work(const ea_cta<Shape> &cta) {
-  return {cta.smem.work_tiles()};
+  return {work_tiles(cta.smem)};
 }
 template <class Shape> EA_DEVICE ea_work last_work(const ea_cta<Shape> &cta) {
-  return {cta.smem.work_tiles() + (EA_HOPPER_ITEMS - 1) * EA_HOPPER_ITEM_BYTES};
+  return {work_tiles(cta.smem) + (EA_HOPPER_ITEMS - 1) * EA_HOPPER_ITEM_BYTES};
 }
 template <class Shape> EA_DEVICE ea_work work_after(const ea_cta<Shape> &cta, ea_work work) {
   return work.address == last_work(cta).address ? first_work(cta) : ea_work{work.address + EA_HOPPER_ITEM_BYTES};
@@ -51,7 +51,7 @@ template <class Shape> EA_DEVICE ea_work work_before(const ea_cta<Shape> &cta, e
   return work.address == first_work(cta).address ? last_work(cta) : ea_work{work.address - EA_HOPPER_ITEM_BYTES};
 }
 template <class Shape> EA_DEVICE uint32_t work_done(const ea_cta<Shape> &cta, ea_work work) {
-  return cta.smem.work_done() + (work.address - cta.smem.work_tiles()) / EA_HOPPER_ITEM_BYTES * EA_BARRIER_BYTES;
+  return work_done(cta.smem) + (work.address - work_tiles(cta.smem)) / EA_HOPPER_ITEM_BYTES * EA_BARRIER_BYTES;
 }
 
 /* ---- finding work ------------------------------------------------------------------------------ */
@@ -70,7 +70,8 @@ EA_DEVICE void replace_used_index(const ea_hopper_launch &launch, int32_t *index
 }
 
 /* The keys that a work tile visits, in steps of the mainloop. */
-template <class Shape> EA_DEVICE void set_keys(const ea_hopper_launch &launch, int32_t i0, int32_t tokens, ea_work_tile *work) {
+template <class Shape>
+EA_DEVICE void set_keys(const ea_hopper_launch &launch, int32_t i0, int32_t tokens, ea_work_tile *work) {
   work->keys = ea_visible_keys(&work->view, i0, i0 + tokens);
   const ea_key_range unmasked = ea_unmasked_keys(&work->view, i0, i0 + tokens);
   work->unmasked.first = ea_max_i32(unmasked.first, work->keys.first);
@@ -193,8 +194,7 @@ template <class Shape> EA_DEVICE int row_token(const ea_hopper_launch &launch, i
   return (int)((uint32_t)row * launch.group_magic >> 16);
 }
 /* Its query; rows past the last show what that sees. */
-template <class Shape>
-EA_DEVICE int row_query(const ea_hopper_launch &launch, const ea_work_tile *work_tile, int row) {
+template <class Shape> EA_DEVICE int row_query(const ea_hopper_launch &launch, const ea_work_tile *work_tile, int row) {
   return ea_min_i32(work_tile->i0 + row_token<Shape>(launch, row), work_tile->view.extend - 1);
 }
 

@@ -1,14 +1,14 @@
 /* The kernels for head dimensions above 256 (d512.cu, mla.cu): their constants, their shared memory, their rings, and
  * what the two consumers tell each other.
  *
- * A block has 64 query rows. An output of 64 x 512 takes the registers of two consumer warpgroups, which own half of its
- * columns each. Keys go in pairs of tiles of 64: each consumer computes the scores of its own tile of a pair (the first
- * one's is the first), and both need the probabilities of both. A consumer is 0 or 1, its `side`.
+ * A block has 64 query rows. An output of 64 x 512 takes the registers of two consumer warpgroups, which own half of
+ * its columns each. Keys go in pairs of tiles of 64: each consumer computes the scores of its own tile of a pair (the
+ * first one's is the first), and both need the probabilities of both. A consumer is 0 or 1, its `side`.
  *
- * A unit (plan/hopper_wide.h) is what a stage of a ring holds: of K 64 keys x 64 columns, of V 16 keys x 256 columns, or
- * two of them. It has one reader, so each consumer has a ring of units of its own, in the order in which it reads them,
- * and half of the producer's threads to fill it (wide_load.h). The rings' depth is a run-time number and changes no
- * arithmetic. */
+ * A unit (plan/hopper_wide.h) is what a stage of a ring holds: of K 64 keys x 64 columns, of V 16 keys x 256 columns,
+ * or two of them. It has one reader, so each consumer has a ring of units of its own, in the order in which it reads
+ * them, and half of the producer's threads to fill it (wide_load.h). The rings' depth is a run-time number and changes
+ * no arithmetic. */
 #ifndef EA_CUDA_KERNELS_HOPPER_WIDE_H
 #define EA_CUDA_KERNELS_HOPPER_WIDE_H
 
@@ -16,27 +16,6 @@
 #include "cuda/kernels/hopper/mask.h"
 #include "cuda/kernels/hopper/softmax.h"
 #include "plan/hopper_wide.h"
-
-/* Of a consumer, `side`; round: one of two. */
-template <class Shape> struct ea_wide_smem_plan : ea_smem_plan<Shape> {
-  /* A number of each row, for the other consumer: maxima, references or sums. */
-  EA_MEMBER uint32_t rows(uint32_t side, uint32_t round) const {
-    return this->base + (uint32_t)Shape::layout().maxima + (round * 2 + side) * (Shape::tile_m * 4);
-  }
-  EA_MEMBER uint32_t p(uint32_t side, uint32_t round) const {
-    return this->base + (uint32_t)Shape::layout().p + (round * 2 + side) * EA_WIDE_P_BYTES;
-  }
-  EA_MEMBER uint32_t units(uint32_t side, uint32_t stages) const {
-    return this->base + (uint32_t)Shape::layout().ring + side * stages * Shape::unit_bytes;
-  }
-  /* The first stage's pair. */
-  EA_MEMBER uint32_t unit_barriers(uint32_t side) const {
-    return this->ring_barriers() + side * (EA_WIDE_MAX_SLOTS * EA_BARRIER_PAIR_BYTES);
-  }
-  /* Barriers of the two consumers: one's rows are written, the maxima or references; the sums. */
-  EA_MEMBER uint32_t rows_written() const { return unit_barriers(2); }
-  EA_MEMBER uint32_t sums_written() const { return rows_written() + 2 * EA_BARRIER_BYTES; }
-};
 
 /* The Shape of these kernels (pipeline.h says what each needs). LATENT: values are the keys' first columns. */
 template <int DIM, int DIM_V, bool LATENT, int UNIT_SLICES, int CONSUMER_REGISTERS, int PRODUCER_REGISTERS>
@@ -51,17 +30,16 @@ struct ea_wide_traits {
   static constexpr int slices = (DIM + EA_HOPPER_SLICE - 1) / EA_HOPPER_SLICE;
   static constexpr int slice_bytes = tile_n * EA_HOPPER_SLICE_BYTES;
   static constexpr int unit_slices = UNIT_SLICES, unit_bytes = UNIT_SLICES * slice_bytes;
-  static constexpr int k_units = slices / UNIT_SLICES;         /* of a tile */
-  static constexpr int v_keys = 16 * UNIT_SLICES;              /* of a unit of V */
-  static constexpr int v_units = tile_n / v_keys;              /* of a consumer's columns of a tile */
-  static constexpr int v_slices = columns / EA_HOPPER_SLICE;   /* of a consumer */
+  static constexpr int k_units = slices / UNIT_SLICES;       /* of a tile */
+  static constexpr int v_keys = 16 * UNIT_SLICES;            /* of a unit of V */
+  static constexpr int v_units = tile_n / v_keys;            /* of a consumer's columns of a tile */
+  static constexpr int v_slices = columns / EA_HOPPER_SLICE; /* of a consumer */
   static constexpr int v_slice_bytes = v_keys * EA_HOPPER_SLICE_BYTES;
   static constexpr int ring_barriers = 2 * EA_WIDE_MAX_SLOTS + 2; /* of two rings; rows_written, sums_written */
 
   static_assert(DIM_V == 2 * columns && slices % UNIT_SLICES == 0, "what units are cut for");
   static_assert(!LATENT || UNIT_SLICES == 1, "a slice a unit");
 
-  using smem = ea_wide_smem_plan<ea_wide_traits>;
   EA_DEVICE ea_wide_shape plan_shape() {
     const ea_wide_shape shape = {0, DIM, DIM_V, LATENT, UNIT_SLICES};
     return shape;
@@ -69,6 +47,29 @@ struct ea_wide_traits {
   EA_DEVICE ea_wide_smem layout() { return ea_wide_smem_layout(plan_shape(), 0); }
   EA_DEVICE int first_row(int tid) { return tid % 128 / 32 * 16 + tid % 32 / 4; } /* both have the same rows */
 };
+
+/* Of a consumer, `side`; round: one of two. A number of each row, for the other consumer: maxima, references or sums.
+ */
+template <class Shape> EA_DEVICE uint32_t row_numbers(ea_smem_plan<Shape> smem, uint32_t side, uint32_t round) {
+  return smem.base + (uint32_t)Shape::layout().maxima + (round * 2 + side) * (Shape::tile_m * 4);
+}
+template <class Shape> EA_DEVICE uint32_t p_tile(ea_smem_plan<Shape> smem, uint32_t side, uint32_t round) {
+  return smem.base + (uint32_t)Shape::layout().p + (round * 2 + side) * EA_WIDE_P_BYTES;
+}
+template <class Shape> EA_DEVICE uint32_t ring_units(ea_smem_plan<Shape> smem, uint32_t side, uint32_t stages) {
+  return smem.base + (uint32_t)Shape::layout().ring + side * stages * Shape::unit_bytes;
+}
+/* The first stage's pair. */
+template <class Shape> EA_DEVICE uint32_t unit_barriers(ea_smem_plan<Shape> smem, uint32_t side) {
+  return ring_barriers(smem) + side * (EA_WIDE_MAX_SLOTS * EA_BARRIER_PAIR_BYTES);
+}
+/* Barriers of the two consumers: one's rows are written, the maxima or references; the sums. */
+template <class Shape> EA_DEVICE uint32_t rows_written(ea_smem_plan<Shape> smem) {
+  return unit_barriers(smem, 2);
+}
+template <class Shape> EA_DEVICE uint32_t sums_written(ea_smem_plan<Shape> smem) {
+  return rows_written(smem) + 2 * EA_BARRIER_BYTES;
+}
 
 /* Named barriers; 0 is __syncthreads'. */
 typedef enum ea_wide_barrier {
@@ -100,10 +101,9 @@ EA_DEVICE void unit_advance(ea_unit_ring *ring) {
   ring_advance(&ring->ring, ring->stages);
 }
 template <class Shape> EA_DEVICE ea_unit_ring unit_ring(const ea_cta<Shape> &cta, uint32_t side) {
-  const uint32_t stages = Shape::latent
-                              ? Shape::slices /* a constant */
-                              : (uint32_t)ea_wide_slots(Shape::plan_shape(), cta.launch.scores.stages);
-  return {cta.smem.unit_barriers(side), cta.smem.units(side, stages), stages, {0}};
+  const uint32_t stages = Shape::latent ? Shape::slices /* a constant */
+                                        : (uint32_t)ea_wide_slots(Shape::plan_shape(), cta.launch.scores.stages);
+  return {unit_barriers(cta.smem, side), ring_units(cta.smem, side, stages), stages, {0}};
 }
 
 /* ---- what the consumers tell each other ------------------------------------------------------------ */
@@ -115,7 +115,7 @@ EA_DEVICE void write_rows(const ea_cta<Shape> &cta, uint32_t written, uint32_t s
   if (tid % 4 == 0) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      st_shared_f32(cta.smem.rows(side, round) + (uint32_t)(Shape::first_row(tid) + h * 8) * 4, x[h]);
+      st_shared_f32(row_numbers(cta.smem, side, round) + (uint32_t)(Shape::first_row(tid) + h * 8) * 4, x[h]);
     }
   }
   mbarrier_arrive(written + side * EA_BARRIER_BYTES);
@@ -126,7 +126,7 @@ EA_DEVICE void read_rows(const ea_cta<Shape> &cta, uint32_t written, uint32_t ph
   mbarrier_wait(written + side * EA_BARRIER_BYTES, phase);
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    x[h] = ld_shared_f32(cta.smem.rows(side, round) + (uint32_t)(Shape::first_row(tid) + h * 8) * 4);
+    x[h] = ld_shared_f32(row_numbers(cta.smem, side, round) + (uint32_t)(Shape::first_row(tid) + h * 8) * 4);
   }
 }
 
@@ -171,8 +171,8 @@ template <class Shape> EA_DEVICE void init_block(const ea_cta<Shape> &cta) {
     tensor_map_prefetch(&launch.k_pool);
     tensor_map_prefetch(&launch.v_pool);
   }
-  mbarrier_init(cta.smem.q_full(), 128);
-  mbarrier_init(cta.smem.q_empty(), 8);
+  mbarrier_init(q_full(cta.smem), 128);
+  mbarrier_init(q_empty(cta.smem), 8);
   for (uint32_t side = 0; side < 2; side++) {
     ea_unit_ring ring = unit_ring(cta, side);
     for (uint32_t stage = 0; stage < ring.stages; stage++) {
@@ -180,10 +180,10 @@ template <class Shape> EA_DEVICE void init_block(const ea_cta<Shape> &cta) {
       mbarrier_init(unit_empty(ring), 4);
       unit_advance(&ring);
     }
-    mbarrier_init(cta.smem.rows_written() + side * EA_BARRIER_BYTES, 128);
-    mbarrier_init(cta.smem.sums_written() + side * EA_BARRIER_BYTES, 128);
+    mbarrier_init(rows_written(cta.smem) + side * EA_BARRIER_BYTES, 128);
+    mbarrier_init(sums_written(cta.smem) + side * EA_BARRIER_BYTES, 128);
   }
-  for (uint32_t n = 0; n < EA_HOPPER_ITEMS; n++) mbarrier_init(cta.smem.work_done() + n * EA_BARRIER_BYTES, 8);
+  for (uint32_t n = 0; n < EA_HOPPER_ITEMS; n++) mbarrier_init(work_done(cta.smem) + n * EA_BARRIER_BYTES, 8);
   fence_mbarrier_init();
   last_work(cta).to_write()->number = UINT32_MAX;
 }

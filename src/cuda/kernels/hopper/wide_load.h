@@ -39,8 +39,7 @@ EA_DEVICE void gathered(ea_fill *fill) {
 
 /* A tile of K, or this consumer's columns of a tile of V, by cp.async. WHOLE: all rows are there, with all columns. */
 template <bool WHOLE, class Shape>
-EA_DEVICE void copy_k(const ea_cta<Shape> &cta, const ea_lane_rows &rows, int tid, int tile,
-                      int dim, ea_fill *fill) {
+EA_DEVICE void copy_k(const ea_cta<Shape> &cta, const ea_lane_rows &rows, int tid, int tile, int dim, ea_fill *fill) {
   const int row0 = tid % Shape::gather_threads / 8;
   const uint32_t first = (uint32_t)(row0 * 128 + (tid % 8 ^ row0) * 16);
   const char *row[gather_passes<Shape>];
@@ -60,8 +59,8 @@ EA_DEVICE void copy_k(const ea_cta<Shape> &cta, const ea_lane_rows &rows, int ti
 #pragma unroll
       for (int n = 0; n < Shape::unit_slices; n++) {
         const bool wanted = WHOLE || (there && (slice0 + n) * EA_HOPPER_SLICE + tid % 8 * CHUNK < dim);
-        cp_async_16(to + (uint32_t)(n * Shape::slice_bytes + pass * pass_rows<Shape> * 128), from + n * EA_HOPPER_SLICE_BYTES,
-                    wanted ? 16 : 0);
+        cp_async_16(to + (uint32_t)(n * Shape::slice_bytes + pass * pass_rows<Shape> * 128),
+                    from + n * EA_HOPPER_SLICE_BYTES, wanted ? 16 : 0);
       }
     }
     gathered(fill);
@@ -69,8 +68,7 @@ EA_DEVICE void copy_k(const ea_cta<Shape> &cta, const ea_lane_rows &rows, int ti
 }
 
 template <bool WHOLE, class Shape>
-EA_DEVICE void copy_v(const ea_cta<Shape> &cta, const ea_lane_rows &rows, int tid, int tile,
-                      int dim, ea_fill *fill) {
+EA_DEVICE void copy_v(const ea_cta<Shape> &cta, const ea_lane_rows &rows, int tid, int tile, int dim, ea_fill *fill) {
   const int row0 = tid % Shape::gather_threads / 8, column0 = tid / Shape::gather_threads * Shape::columns;
   const uint32_t first = (uint32_t)(row0 * 128 + (tid % 8 ^ row0) * 16);
 #pragma unroll 1
@@ -87,8 +85,8 @@ EA_DEVICE void copy_v(const ea_cta<Shape> &cta, const ea_lane_rows &rows, int ti
 #pragma unroll
       for (int n = 0; n < Shape::v_slices; n++) {
         const bool wanted = WHOLE || (there && column0 + n * EA_HOPPER_SLICE + tid % 8 * CHUNK < dim);
-        cp_async_16(to + (uint32_t)(n * Shape::v_slice_bytes + i * pass_rows<Shape> * 128), from + n * EA_HOPPER_SLICE_BYTES,
-                    wanted ? 16 : 0);
+        cp_async_16(to + (uint32_t)(n * Shape::v_slice_bytes + i * pass_rows<Shape> * 128),
+                    from + n * EA_HOPPER_SLICE_BYTES, wanted ? 16 : 0);
       }
     }
     gathered(fill);
@@ -96,25 +94,21 @@ EA_DEVICE void copy_v(const ea_cta<Shape> &cta, const ea_lane_rows &rows, int ti
 }
 
 template <bool OF_V, class Shape>
-EA_DEVICE void gather_rows(const ea_cta<Shape> &cta, ea_work work, int tid, int tile,
-                      uint32_t slot, ea_fill *fill) {
+EA_DEVICE void gather_rows(const ea_cta<Shape> &cta, ea_work work, int tid, int tile, uint32_t slot, ea_fill *fill) {
   const int dim = OF_V ? cta.call.head_dim_v : cta.call.head_dim;
   const ea_lane_rows rows = lane_rows<OF_V>(cta, work, tid, tile, slot);
   const bool whole = all_there<Shape>(rows) && dim == (OF_V ? Shape::dim_v : Shape::slices * EA_HOPPER_SLICE);
   if (OF_V) {
-    whole ? copy_v<true>(cta, rows, tid, tile, dim, fill)
-          : copy_v<false>(cta, rows, tid, tile, dim, fill);
+    whole ? copy_v<true>(cta, rows, tid, tile, dim, fill) : copy_v<false>(cta, rows, tid, tile, dim, fill);
   } else {
-    whole ? copy_k<true>(cta, rows, tid, tile, dim, fill)
-          : copy_k<false>(cta, rows, tid, tile, dim, fill);
+    whole ? copy_k<true>(cta, rows, tid, tile, dim, fill) : copy_k<false>(cta, rows, tid, tile, dim, fill);
   }
 }
 
 /* A tile of either by plain loads and stores, for rows that are not aligned or have 8-bit elements, and for
  * values that are cleared. */
 template <class Shape>
-EA_DEVICE void load_rows_plain(const ea_cta<Shape> &cta, ea_work work, int tid, int tile,
-                          ea_fill *fill, bool of_v) {
+EA_DEVICE void load_rows_plain(const ea_cta<Shape> &cta, ea_work work, int tid, int tile, ea_fill *fill, bool of_v) {
   const int units = of_v ? Shape::v_units : Shape::k_units, keys = of_v ? Shape::v_keys : Shape::tile_n;
   const int chunks = Shape::unit_bytes / 16 / keys; /* of a row, in a unit */
 #pragma unroll 1
@@ -127,7 +121,8 @@ EA_DEVICE void load_rows_plain(const ea_cta<Shape> &cta, ea_work work, int tid, 
       const int row = index / chunks, c = index % chunks;
       const int key = tile * Shape::tile_n + (of_v ? unit * Shape::v_keys : 0) + row;
       const int side = tid / Shape::gather_threads;
-      const int chunk = c + (of_v ? side * (Shape::columns / CHUNK) : slice_of<Shape>(unit, side) * (EA_HOPPER_SLICE / CHUNK));
+      const int chunk =
+          c + (of_v ? side * (Shape::columns / CHUNK) : slice_of<Shape>(unit, side) * (EA_HOPPER_SLICE / CHUNK));
       const uint32_t to =
           unit_address<Shape>(fill->ring) + (uint32_t)(c / 8 * keys * 128 + row * 128 + ((c % 8) ^ (row & 7)) * 16);
       const char *source = key_row(cta, work, key, of_v);
@@ -143,7 +138,8 @@ EA_DEVICE void load_rows_plain(const ea_cta<Shape> &cta, ea_work work, int tid, 
     cp_async_wait_all();
     if (of_v && is_cleared<Shape>(work.get(), tile)) {
       bar_sync(BARRIER_GATHER + tid / Shape::gather_threads, Shape::gather_threads); /* all of it is there */
-      clear_nonfinite(unit_address<Shape>(fill->ring), Shape::unit_bytes, tid % Shape::gather_threads, Shape::gather_threads);
+      clear_nonfinite(unit_address<Shape>(fill->ring), Shape::unit_bytes, tid % Shape::gather_threads,
+                      Shape::gather_threads);
     }
     fence_proxy_async_shared();
     mbarrier_arrive(unit_full(fill->ring));
@@ -155,8 +151,8 @@ EA_DEVICE void load_rows_plain(const ea_cta<Shape> &cta, ea_work work, int tid, 
  * with operands that are the same in all lanes: only so are they in uniform registers, where the instruction wants
  * them. A full barrier counts gather_threads arrivals, as a gathered unit brings them. */
 template <bool OF_V, class Shape>
-EA_DEVICE void load_tile(const ea_cta<Shape> &cta, const ea_tensor_map *map, int kv_head, int tile, int token,
-                         int side, ea_unit_ring ring) {
+EA_DEVICE void load_tile(const ea_cta<Shape> &cta, const ea_tensor_map *map, int kv_head, int tile, int token, int side,
+                         ea_unit_ring ring) {
   kv_head = uniform(kv_head);
   token = uniform(token);
   ring.ring.position = uniform(ring.ring.position);
@@ -180,12 +176,12 @@ EA_DEVICE void load_tile(const ea_cta<Shape> &cta, const ea_tensor_map *map, int
 /* Whether a tile's keys are all of the prefix, and staged or in slots that follow each other: then the first's row of
  * the pools' maps. All threads that fill the ring come here. */
 template <class Shape>
-EA_DEVICE bool is_run(const ea_cta<Shape> &cta, ea_work work, int tid, int tile,
-                      uint32_t slots, int32_t *first) {
+EA_DEVICE bool is_run(const ea_cta<Shape> &cta, ea_work work, int tid, int tile, uint32_t slots, int32_t *first) {
   const ea_work_tile *work_tile = work.get();
   const int key0 = tile * Shape::tile_n;
   const int32_t base = (int32_t)slots - slot_row<Shape>(tid);
-  const bool inside = key0 >= work_tile->keys.first && key0 + Shape::tile_n <= ea_min_i32(work_tile->keys.end, work_tile->view.prefix);
+  const bool inside =
+      key0 >= work_tile->keys.first && key0 + Shape::tile_n <= ea_min_i32(work_tile->keys.end, work_tile->view.prefix);
   if (cta.launch.staged > 0) {
     *first = (int32_t)work_tile->prefix_base + key0;
     return inside && *first + Shape::tile_n <= cta.launch.staged;
@@ -200,8 +196,8 @@ EA_DEVICE bool is_run(const ea_cta<Shape> &cta, ea_work work, int tid, int tile,
 
 /* A tile of K, or this consumer's columns of a tile of V. */
 template <class Shape>
-EA_DEVICE void fill_tile(const ea_cta<Shape> &cta, ea_work work, int tid, int tile,
-                         bool gathers, uint32_t slots, ea_fill *fill, bool of_v) {
+EA_DEVICE void fill_tile(const ea_cta<Shape> &cta, ea_work work, int tid, int tile, bool gathers, uint32_t slots,
+                         ea_fill *fill, bool of_v) {
   PRODUCER_MARK(cta, MEET, 0);
   int32_t first = (int32_t)work->token0 + (tile * Shape::tile_n - work->view.prefix);
   const bool cleared = of_v && is_cleared<Shape>(work.get(), tile);
@@ -240,8 +236,7 @@ constexpr int scheduler_thread = 32;
 
 /* Schedules a work tile and loads its Q, by all threads; false: there is none left. index: the next work tile's, where
  * this thread is the one that looks for it. */
-template <class Shape>
-EA_DEVICE bool begin_work(const ea_cta<Shape> &cta, ea_work work, int tid_once, int32_t *index) {
+template <class Shape> EA_DEVICE bool begin_work(const ea_cta<Shape> &cta, ea_work work, int tid_once, int32_t *index) {
   const auto tid = [&]() { return read_anew(tid_once); };
   PRODUCER_MARK(cta, FIND, 0);
   bool found = false;
@@ -263,8 +258,49 @@ EA_DEVICE bool begin_work(const ea_cta<Shape> &cta, ea_work work, int tid_once, 
 
 /* Nothing is left to do, for the consumers. */
 template <class Shape> EA_DEVICE void end_work(const ea_cta<Shape> &cta, int tid) {
-  if (tid == scheduler_thread) mbarrier_arrive_many(cta.smem.q_full(), 128);
+  if (tid == scheduler_thread) mbarrier_arrive_many(q_full(cta.smem), 128);
   PRODUCER_MARK(cta, END, 0);
+}
+
+/* ---- the producer ---------------------------------------------------------------------------------- */
+
+/* Fills both rings, each by half of the threads, in the order in which its consumer reads it: of a pair K of its own
+ * tile and, where values are apart from the keys, its columns of V of its own tile and of the other one. K is a pair
+ * ahead. */
+template <class Shape> EA_DEVICE void produce(const ea_cta<Shape> &cta) {
+  const int tid_once = read_tid();
+  const auto tid = [&]() { return read_anew(tid_once); };
+  const int side = uniform(tid_once / Shape::gather_threads);
+  ea_fill fill = {unit_ring(cta, (uint32_t)side), false};
+  ea_work work = first_work(cta);
+  int32_t index = (int32_t)blockIdx.x;
+#pragma unroll 1
+  for (; begin_work(cta, work, tid_once, &index); work = work_after(cta, work)) {
+    const int first = uniform(work->first_step), end = uniform(work->end_step);
+    const int gather_end = uniform(work->gather_end);
+    const auto slots_of = [&](int pair, int which) {
+      return pair < gather_end ? tile_slots(cta, work, tid(), pair * EA_WIDE_PAIR + which) : 0u;
+    };
+    /* Slots of the own tiles of this pair (for V) and of the next (for K), and of the other tile of this pair. */
+    uint32_t own[2] = {0, slots_of(first, side)};
+    uint32_t other = 0;
+#pragma unroll 1
+    for (int pair = first - 1; pair < end; pair++) {
+      const uint32_t own_ahead = slots_of(pair + 2, side),
+                     other_ahead = Shape::latent ? 0 : slots_of(pair + 1, 1 - side);
+#pragma unroll 1
+      for (int part = 0; part < (Shape::latent ? 1 : 3); part++) { /* own K of the next pair, own V, other V */
+        if (part == 0 ? pair + 1 == end : pair < first) continue;
+        const int of = pair + (part == 0), tile = of * EA_WIDE_PAIR + (part == 2 ? 1 - side : side);
+        const uint32_t slots = part == 0 ? own[1] : part == 1 ? own[0] : other;
+        fill_tile(cta, work, tid(), tile, of < gather_end, slots, &fill, part != 0);
+      }
+      own[0] = own[1];
+      own[1] = own_ahead;
+      other = other_ahead;
+    }
+  }
+  end_work(cta, tid());
 }
 
 #endif
