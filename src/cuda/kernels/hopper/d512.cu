@@ -1,7 +1,7 @@
 /* Extend attention on sm_90a for head dimensions above 256 with values apart from the keys: produce and consume.
  *
  * Compiled once for each such shape of plan/hopper_wide.h and each of bf16 and f16:
- * -DEA_SHAPE=d512 -DEA_TYPE_BF16 gives the entry hopper_d512_bf16.
+ * -DEA_SHAPE=d512 -DEA_TYPE_BF16 -DEA_KERNEL_NAME=hopper_d512_bf16.
  *
  * Persistent, one block a multiprocessor, as d64_256.cu. Its parts are in wide.h. The mainloop of a consumer, pair t of
  * a work tile (own and other: the tile of this consumer and of the other one):
@@ -20,11 +20,6 @@
 #include "cuda/kernels/hopper/products.h"
 #include "cuda/kernels/hopper/wide_load.h"
 
-#ifdef EA_TYPE_BF16
-#define KERNEL EA_PASTE(hopper_, EA_SHAPE, _bf16)
-#else
-#define KERNEL EA_PASTE(hopper_, EA_SHAPE, _f16)
-#endif
 #define EA_SHAPE_CONSTANT(what) EA_PASTE(EA_WIDE_, EA_SHAPE, what)
 
 using shape = ea_wide_traits<EA_SHAPE_CONSTANT(_DIM), EA_SHAPE_CONSTANT(_DIM_V), EA_SHAPE_CONSTANT(_LATENT),
@@ -38,6 +33,9 @@ static_assert(release_lag >= 1 && release_lag < shape::v_units, "when products a
 
 /* ---- a consumer ------------------------------------------------------------------------------ */
 
+/* The mainloop, around it the work tiles. One function, with its steps as lambdas: the accumulators and the
+ * probabilities must stay in the same registers from one product to the next, since ptxas serialises wgmma whose
+ * registers move. */
 EA_DEVICE void consume(const ea_cta<shape> &cta) {
   const ea_hopper_launch &launch = cta.launch;
   /* What follows from the thread's number is worked out anew at each use: the products need every register. */
@@ -241,7 +239,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
 /* ---- the entry ---------------------------------------------------------------------------------- */
 
 extern "C" __global__ void __launch_bounds__(shape::threads, 1)
-    KERNEL(const __grid_constant__ ea_call call, const __grid_constant__ ea_hopper_launch launch) {
+    EA_KERNEL_NAME(const __grid_constant__ ea_call call, const __grid_constant__ ea_hopper_launch launch) {
   extern __shared__ __align__(1024) char smem[];
   const ea_cta<shape> cta = {call, launch, {smem_address(smem)}};
   if (threadIdx.x < 128) MARKS_OF_BLOCK(cta, 7); /* whose lanes 0 fill the first ring, schedule, fill the second */

@@ -1,7 +1,7 @@
 /* Extend attention on sm_90a for head dimensions up to 256, by bulk copies and warpgroup products: produce and consume.
  *
  * Compiled once for each shape of plan/hopper.h and each of bf16 and f16:
- * -DEA_SHAPE=d128 -DEA_TYPE_BF16 gives the entry hopper_d128_bf16.
+ * -DEA_SHAPE=d128 -DEA_TYPE_BF16 -DEA_KERNEL_NAME=hopper_d128_bf16.
  *
  * Persistent: one block a multiprocessor lives as long as the launch. Its producer warpgroup schedules work tiles
  * (scheduler.h) and fills Q and the rings of K and V tiles (narrow.h); its consumer warpgroups own 64 query rows each.
@@ -22,11 +22,6 @@
 #include "cuda/kernels/hopper/products.h"
 #include "cuda/kernels/hopper/softmax.h"
 
-#ifdef EA_TYPE_BF16
-#define KERNEL EA_PASTE(hopper_, EA_SHAPE, _bf16)
-#else
-#define KERNEL EA_PASTE(hopper_, EA_SHAPE, _f16)
-#endif
 #define EA_SHAPE_CONSTANT(what) EA_PASTE(EA_HOPPER_, EA_SHAPE, what)
 
 using shape = ea_narrow_traits<EA_SHAPE_CONSTANT(_DIM), EA_SHAPE_CONSTANT(_DIM_V), EA_SHAPE_CONSTANT(_WG),
@@ -37,18 +32,6 @@ using shape = ea_narrow_traits<EA_SHAPE_CONSTANT(_DIM), EA_SHAPE_CONSTANT(_DIM_V
 constexpr int scheduler_thread = 32;
 
 /* ---- the producer ---------------------------------------------------------------------------- */
-
-/* Q's rows on their way to L2, while its place in shared memory is still taken. */
-EA_DEVICE void prefetch_q(const ea_cta<shape> &cta, ea_work work) {
-  const int head = uniform(work->first_head), token = uniform((int)work->token0 + work->i0);
-  if (elect_one()) {
-#pragma unroll
-    for (int slice = 0; slice < shape::slices; slice++) {
-      tma_prefetch_3d(&cta.launch.q, slice * EA_HOPPER_SLICE, head, token);
-    }
-  }
-  __syncwarp();
-}
 
 /* A work tile's tiles that are not gathered, by TMA, for one whole warp. with_q: Q as well, when its place is free,
  * which it is when consumers have the last scores of the work tile before (at once, for the first). All stages but one
@@ -260,6 +243,9 @@ EA_DEVICE bool is_scaled(const ea_hopper_launch &launch) {
   return launch.scores.transformed || launch.scores.k_scale != 1.0f || launch.scores.v_scale != 1.0f;
 }
 
+/* The mainloop, around it the work tiles. One function, with its steps as lambdas: the accumulators and the
+ * probabilities must stay in the same registers from one product to the next, since ptxas serialises wgmma whose
+ * registers move. */
 EA_DEVICE void consume(const ea_cta<shape> &cta) {
   const ea_hopper_launch &launch = cta.launch;
   /* What follows from the thread's number is worked out anew at each use: the products need every register. */
@@ -453,30 +439,8 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
 
 /* ---- the entry ---------------------------------------------------------------------------------- */
 
-/* Those of the first loads (issue_first_loads) are their thread's to make. */
-EA_DEVICE void init_first_barriers(const ea_cta<shape> &cta) {
-  mbarrier_init(q_full(cta.smem), 128);
-  mbarrier_init(k_full(cta.smem, 0), 128);
-  fence_mbarrier_init();
-}
-EA_DEVICE void init_other_barriers(const ea_cta<shape> &cta) {
-  constexpr int consumer_warps = shape::consumers * 4;
-  mbarrier_init(q_empty(cta.smem), consumer_warps);
-#pragma unroll 1
-  for (uint32_t stage = 0; stage < (uint32_t)cta.launch.scores.stages; stage++) {
-    if (stage > 0) mbarrier_init(k_full(cta.smem, stage), 128);
-    mbarrier_init(k_empty(cta.smem, stage), consumer_warps);
-    mbarrier_init(v_full(cta.smem, stage), 128);
-    mbarrier_init(v_empty(cta.smem, stage), consumer_warps);
-  }
-  for (uint32_t n = 0; n < EA_HOPPER_ITEMS; n++) {
-    mbarrier_init(work_done(cta.smem) + n * EA_BARRIER_BYTES, consumer_warps);
-  }
-  fence_mbarrier_init();
-}
-
 extern "C" __global__ void __launch_bounds__(shape::threads, 1)
-    KERNEL(const __grid_constant__ ea_call call, const __grid_constant__ ea_hopper_launch launch) {
+    EA_KERNEL_NAME(const __grid_constant__ ea_call call, const __grid_constant__ ea_hopper_launch launch) {
   extern __shared__ __align__(1024) char smem[];
   const ea_cta<shape> cta = {call, launch, {smem_address(smem)}};
   if (threadIdx.x == scheduler_thread) { /* what the first work tile is found by */

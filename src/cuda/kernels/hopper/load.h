@@ -76,6 +76,18 @@ template <class Shape> EA_DEVICE void load_q(const ea_cta<Shape> &cta, ea_work w
   __syncwarp();
 }
 
+/* Q's rows on their way to L2, while its place in shared memory is still taken. */
+template <class Shape> EA_DEVICE void prefetch_q(const ea_cta<Shape> &cta, ea_work work) {
+  const int head = uniform(work->first_head), token = uniform((int)work->token0 + work->i0);
+  if (elect_one()) {
+#pragma unroll
+    for (int slice = 0; slice < Shape::slices; slice++) {
+      tma_prefetch_3d(&cta.launch.q, slice * EA_HOPPER_SLICE, head, token);
+    }
+  }
+  __syncwarp();
+}
+
 /* ---- keys ------------------------------------------------------------------------------------- */
 
 /* Where a key's row begins; NULL where it is not there. */

@@ -173,4 +173,28 @@ EA_DEVICE void load_tile(const ea_tensor_map *map, uint32_t full, uint32_t dst, 
   __syncwarp();
 }
 
+/* ---- barriers ------------------------------------------------------------------------------------- */
+
+/* Q's and the first K's full barriers are made by the thread that issues the first loads, the others meanwhile. */
+template <class Shape> EA_DEVICE void init_first_barriers(const ea_cta<Shape> &cta) {
+  mbarrier_init(q_full(cta.smem), 128);
+  mbarrier_init(k_full(cta.smem, 0), 128);
+  fence_mbarrier_init();
+}
+template <class Shape> EA_DEVICE void init_other_barriers(const ea_cta<Shape> &cta) {
+  constexpr int consumer_warps = Shape::consumers * 4;
+  mbarrier_init(q_empty(cta.smem), consumer_warps);
+#pragma unroll 1
+  for (uint32_t stage = 0; stage < (uint32_t)cta.launch.scores.stages; stage++) {
+    if (stage > 0) mbarrier_init(k_full(cta.smem, stage), 128);
+    mbarrier_init(k_empty(cta.smem, stage), consumer_warps);
+    mbarrier_init(v_full(cta.smem, stage), 128);
+    mbarrier_init(v_empty(cta.smem, stage), consumer_warps);
+  }
+  for (uint32_t n = 0; n < EA_HOPPER_ITEMS; n++) {
+    mbarrier_init(work_done(cta.smem) + n * EA_BARRIER_BYTES, consumer_warps);
+  }
+  fence_mbarrier_init();
+}
+
 #endif

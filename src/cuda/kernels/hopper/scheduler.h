@@ -38,17 +38,24 @@ struct ea_work {
 };
 
 /* Work tiles take turns in their places in shared memory. */
+constexpr uint32_t last_place = (EA_HOPPER_ITEMS - 1) * EA_HOPPER_ITEM_BYTES;
 template <class Shape> EA_DEVICE ea_work first_work(const ea_cta<Shape> &cta) {
   return {work_tiles(cta.smem)};
 }
 template <class Shape> EA_DEVICE ea_work last_work(const ea_cta<Shape> &cta) {
-  return {work_tiles(cta.smem) + (EA_HOPPER_ITEMS - 1) * EA_HOPPER_ITEM_BYTES};
+  return {work_tiles(cta.smem) + last_place};
+}
+template <class Shape> EA_DEVICE uint32_t place_after(ea_smem_plan<Shape> smem, uint32_t place) {
+  return place == work_tiles(smem) + last_place ? work_tiles(smem) : place + EA_HOPPER_ITEM_BYTES;
+}
+template <class Shape> EA_DEVICE uint32_t place_before(ea_smem_plan<Shape> smem, uint32_t place) {
+  return place == work_tiles(smem) ? work_tiles(smem) + last_place : place - EA_HOPPER_ITEM_BYTES;
 }
 template <class Shape> EA_DEVICE ea_work work_after(const ea_cta<Shape> &cta, ea_work work) {
-  return work.address == last_work(cta).address ? first_work(cta) : ea_work{work.address + EA_HOPPER_ITEM_BYTES};
+  return {place_after(cta.smem, work.address)};
 }
 template <class Shape> EA_DEVICE ea_work work_before(const ea_cta<Shape> &cta, ea_work work) {
-  return work.address == first_work(cta).address ? last_work(cta) : ea_work{work.address - EA_HOPPER_ITEM_BYTES};
+  return {place_before(cta.smem, work.address)};
 }
 template <class Shape> EA_DEVICE uint32_t work_done(const ea_cta<Shape> &cta, ea_work work) {
   return work_done(cta.smem) + (work.address - work_tiles(cta.smem)) / EA_HOPPER_ITEM_BYTES * EA_BARRIER_BYTES;
