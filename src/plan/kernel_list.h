@@ -30,18 +30,18 @@ typedef enum ea_hopper_calls { EA_CALLS_PLAIN, EA_CALLS_SCALED, EA_CALLS_ANY } e
  *     164 KiB of shared memory a block: sm_86 and sm_89 (which run sm_80's images), sm_120
  *   OTHER: what the source is compiled with beside its name */
 #define EA_KERNELS(HOPPER, HOPPER_WIDE, PORTABLE, OTHER)                                                               \
-  HOPPER(d64, "hopper.cu", "sm_90a", 64, 64, 3, 96, 160, 32, 0, EA_CALLS_PLAIN)                                        \
-  HOPPER(d64s, "hopper.cu", "sm_90a", 64, 64, 3, 96, 160, 32, 0, EA_CALLS_SCALED)                                      \
-  HOPPER(d96, "hopper.cu", "sm_90a", 96, 96, 2, 128, 232, 40, 0, EA_CALLS_ANY)                                         \
-  HOPPER(d128, "hopper.cu", "sm_90a", 128, 128, 2, 128, 232, 40, 0, EA_CALLS_PLAIN)                                    \
-  HOPPER(d128s, "hopper.cu", "sm_90a", 128, 128, 2, 128, 232, 40, 0, EA_CALLS_SCALED)                                  \
-  HOPPER(d192x128, "hopper.cu", "sm_90a", 192, 128, 2, 128, 232, 40, 0, EA_CALLS_PLAIN)                                \
-  HOPPER(d192x128s, "hopper.cu", "sm_90a", 192, 128, 2, 128, 232, 40, 0, EA_CALLS_SCALED)                              \
-  HOPPER(d192, "hopper.cu", "sm_90a", 192, 192, 2, 96, 232, 40, 0, EA_CALLS_ANY)                                       \
-  HOPPER(d256w, "hopper.cu", "sm_90a", 256, 256, 2, 64, 232, 40, 4096, EA_CALLS_ANY)                                   \
-  HOPPER(d256, "hopper.cu", "sm_90a", 256, 256, 2, 80, 232, 40, 0, EA_CALLS_ANY)                                       \
-  HOPPER_WIDE(d512, "hopper_wide.cu", "sm_90a", 512, 512, 0, 2, 216, 72)                                               \
-  HOPPER_WIDE(d576x512, "hopper_wide.cu", "sm_90a", 576, 512, 1, 1, 224, 56)                                           \
+  HOPPER(d64, "hopper/d64_256.cu", "sm_90a", 64, 64, 3, 96, 160, 32, 0, EA_CALLS_PLAIN)                                \
+  HOPPER(d64s, "hopper/d64_256.cu", "sm_90a", 64, 64, 3, 96, 160, 32, 0, EA_CALLS_SCALED)                              \
+  HOPPER(d96, "hopper/d64_256.cu", "sm_90a", 96, 96, 2, 128, 232, 40, 0, EA_CALLS_ANY)                                 \
+  HOPPER(d128, "hopper/d64_256.cu", "sm_90a", 128, 128, 2, 128, 232, 40, 0, EA_CALLS_PLAIN)                            \
+  HOPPER(d128s, "hopper/d64_256.cu", "sm_90a", 128, 128, 2, 128, 232, 40, 0, EA_CALLS_SCALED)                          \
+  HOPPER(d192x128, "hopper/d64_256.cu", "sm_90a", 192, 128, 2, 128, 232, 40, 0, EA_CALLS_PLAIN)                        \
+  HOPPER(d192x128s, "hopper/d64_256.cu", "sm_90a", 192, 128, 2, 128, 232, 40, 0, EA_CALLS_SCALED)                      \
+  HOPPER(d192, "hopper/d64_256.cu", "sm_90a", 192, 192, 2, 96, 232, 40, 0, EA_CALLS_ANY)                               \
+  HOPPER(d256w, "hopper/d64_256.cu", "sm_90a", 256, 256, 2, 64, 232, 40, 4096, EA_CALLS_ANY)                           \
+  HOPPER(d256, "hopper/d64_256.cu", "sm_90a", 256, 256, 2, 80, 232, 40, 0, EA_CALLS_ANY)                               \
+  HOPPER_WIDE(d512, "hopper/d512.cu", "sm_90a", 512, 512, 0, 2, 216, 72)                                               \
+  HOPPER_WIDE(d576x512, "hopper/mla.cu", "sm_90a", 576, 512, 1, 1, 224, 56)                                            \
   PORTABLE(d64, "portable.cu", "all", 64, 64, 128, 64, 4, 1, 4, 1, 3)                                                  \
   PORTABLE(d128, "portable.cu", "sm_80 sm_90a sm_100", 128, 128, 128, 64, 4, 1, 4, 1, 2)                               \
   PORTABLE(d192x128, "portable.cu", "sm_80 sm_90a sm_100", 192, 128, 128, 64, 4, 2, 4, 2, 1)                           \

@@ -203,8 +203,8 @@ typedef struct ea_row_end {
 } ea_row_end;
 
 /* sum: of the row's weights. What is large, a score or a sink, is compared in natural units, where it comes from. */
-EA_DEVICE ea_row_end end_row(const ea_call &call, const ea_portable_launch &launch, float reference, float sum, int head,
-                             bool exists) {
+EA_DEVICE ea_row_end end_row(const ea_call &call, const ea_portable_launch &launch, float reference, float sum,
+                             int head, bool exists) {
   if (reference == MINUS_INF) return {0.0f, MINUS_INF};
   const float error = shift_error(reference, launch.scale_log2);
   float top = reference * launch.scale, log2_top = error, factor = 1.0f; /* the denominator: sum * e^top * 2^log2_top */
