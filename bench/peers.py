@@ -16,6 +16,7 @@ Peers, each left out with a reason where it is not installed or cannot do a shap
                                 comes in pages of one token; where its slots are in order, fa3_vllm_16 and
                                 fa3_vllm_64 have it in pages of so many
     flashinfer                  FlashInfer's batch prefill
+    before                      another build of ours (--before), for what a change costs
 
 Every peer's output is compared with ours. The peers take turns: in each of --rounds every one has
 --warm-up runs and then --repeats runs that count. Before each turn the GPU rests for --pause seconds:
@@ -143,10 +144,13 @@ def measure_peer(name, prepare, case, sets, args, reference):
 
 def peers_of(args, extattn, sglang):
     """Name to prepare(case, sets), ours first."""
-    depths = DEPTHS if args.device == "cuda" else (0,)
+    depths = DEPTHS if args.device == "cuda" and not args.only_auto else (0,)
     peers = {f"extattn{d or ''}": functools.partial(lambda d, case, sets: extattn.prepare(case, sets, d), d)
              for d in sorted(depths)}  # fmt: skip
     others = cpu_peers() if args.device == "cpu" else gpu_peers(sglang, args.vllm_fa3)
+    if args.before:
+        before = ours.Extattn(args.before, args.device, args.threads, args.family)
+        others["before"] = lambda case, sets: before.prepare(case, sets, 0)
     unknown = set(args.peer or ()) - set(others)
     if unknown:
         sys.exit(f"--peer: found {', '.join(sorted(unknown))}, allowed {', '.join(others)}")
@@ -303,6 +307,8 @@ def parse():
     parser.add_argument("--suite", action="append", help=suites)
     parser.add_argument("--peer", action="append", metavar="NAME", help="only this one beside ours; may be repeated")
     parser.add_argument("--shrink", type=int, default=1, help="divide the tokens of each shape by this, to try it out")
+    parser.add_argument("--before", type=Path, help="another build's libextattn.so, as one more peer")
+    parser.add_argument("--only-auto", action="store_true", help="ours at the automatic depth alone")
     parser.add_argument("--sglang", help="SGLang's wheel, or a folder that holds its files")
     parser.add_argument("--vllm-fa3", help="vLLM's wheel, or the _vllm_fa3_C.abi3.so in it")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -326,6 +332,7 @@ def parse():
         args.pause = 0.0
     args.suite = args.suite or ["cpu" if args.device == "cpu" else "seed"]
     args.library, args.command = args.library.resolve(), args.command.resolve()
+    args.before = args.before and args.before.resolve()
     return args
 
 

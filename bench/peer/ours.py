@@ -1,9 +1,8 @@
 """extattn through its shared library."""
 
 import ctypes
-import importlib
+import importlib.util
 import os
-import sys
 from pathlib import Path
 
 import torch
@@ -55,13 +54,25 @@ class Batch(ctypes.Structure):
     ]
 
 
+def bindings(path):
+    """A copy of the Python package's structs and signatures for this library alone: there may be two builds of it."""
+    os.environ["EXTATTN_LIBRARY"] = str(path)
+    source = Path(__file__).resolve().parents[2] / "python/extattn/_library.py"
+    spec = importlib.util.spec_from_file_location(f"extattn_library_of_{len(LOADED)}", source)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    LOADED.append(module)
+    return module
+
+
+LOADED = []
+
+
 class Extattn:
-    """The shared library, and one context of it. Structs and signatures are those of the Python package."""
+    """The shared library, and one context of it."""
 
     def __init__(self, path, device, threads, family="auto"):
-        os.environ["EXTATTN_LIBRARY"] = str(path)
-        sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
-        self.c = importlib.import_module("extattn._library")
+        self.c = bindings(path)
         self.lib, self.family = self.c.lib, self.c.FAMILIES[family]
         self.version = self.c.version()
         device = self.c.DEVICE_CUDA if device == "cuda" else self.c.DEVICE_CPU
