@@ -50,3 +50,36 @@ macro(ea_kernel_row row)
     set(kernel_archs "")
   endif()
 endmacro()
+
+# Tables of images with names and without code, for drivers that run none (tests/emulator, tests/driver). One takes the
+# place of the library's own in the static library.
+#
+#   ea_name_images(VARIABLE NAME ARCH...)     appends a kernel's rows to a list
+#   ea_write_image_names(FILE RECORD ROW...)  RECORD: true or false, what ea_images_record says
+function(ea_name_images variable name)
+  set(rows ${${variable}})
+  foreach(arch IN LISTS ARGN)
+    string(REGEX MATCH "[0-9]+" capability ${arch})
+    set(exact false)
+    if(arch MATCHES "a$")
+      set(exact true)
+    endif()
+    list(APPEND rows "    {\"${name}\", ${capability}, ${exact}, no_image},\n")
+  endforeach()
+  set(${variable} ${rows} PARENT_SCOPE)
+endfunction()
+
+function(ea_write_image_names file record)
+  list(LENGTH ARGN count)
+  list(JOIN ARGN "" rows)
+  file(CONFIGURE OUTPUT ${file} @ONLY CONTENT [[
+/* Written by ea_write_image_names (cmake/EaKernelList.cmake): the names of images, for a driver that runs none. */
+#include "cuda/device.h"
+
+static const unsigned char no_image[16] = {0};
+const ea_image ea_images[] = {
+@rows@};
+const int32_t ea_image_count = @count@;
+const bool ea_images_record = @record@;
+]])
+endfunction()
