@@ -37,7 +37,7 @@ for thread, found in threads.items():
         assert abs(a["ts"] + a["dur"] - b["ts"]) < near, (names[thread], a, b)
     for item in found["item"]:
         inside = [e for e in found["phase"] if e["args"]["item"] == item["args"]["item"]]
-        inside = [e for e in inside if e["name"] not in ("find item", "meet", "wait Q")]
+        inside = [e for e in inside if e["name"] not in ("find work tile", "meet", "wait Q")]
         assert inside and all(
             item["ts"] <= e["ts"] + near and e["ts"] + e["dur"] <= item["ts"] + item["dur"] + near for e in inside
         )

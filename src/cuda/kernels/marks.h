@@ -2,7 +2,8 @@
  * record, and for whom: timeline.h.
  *
  * A consumer has its place in its track in a register, since it has no time to lose; the producer, which runs ahead and
- * has few registers but many functions, in shared memory: MARKS_OFFSET from its beginning, which the kernel defines. */
+ * has few registers but many functions, in shared memory (marks() of hopper/pipeline.h). cta: an ea_cta
+ * (hopper/pipeline.h). */
 #ifndef EA_CUDA_KERNELS_MARKS_H
 #define EA_CUDA_KERNELS_MARKS_H
 
@@ -12,8 +13,6 @@
 #include "cuda/kernels/ptx.h"
 
 static_assert(EA_MARK_PRODUCERS * 4 <= EA_HOPPER_MARKS_BYTES, "a place for each");
-
-extern __shared__ __align__(1024) char smem[]; /* the block's */
 
 #define EA_MARKS_NOWHERE 0xffffffffu
 
@@ -63,25 +62,24 @@ EA_DEVICE void end_marks(const ea_hopper_launch &launch, uint32_t *place) {
   block->end_clock = read_clock64();
 }
 
-#define MARKS_ADDRESS (smem_address(smem) + (uint32_t)(MARKS_OFFSET))
 /* The producer's threads, at the kernel's beginning. warps: bits of its warps that record. */
-#define MARKS_OF_BLOCK(launch, warps) begin_marks(launch, MARKS_ADDRESS, warps)
+#define MARKS_OF_BLOCK(cta, warps) begin_marks((cta).launch, marks((cta).smem), warps)
 /* In the producer, all lanes. n: the tile, or 0. */
-#define PRODUCER_MARK(launch, kind, n) put_producer_mark(launch, MARKS_ADDRESS, EA_MARK_##kind, n)
+#define PRODUCER_MARK(cta, kind, n) put_producer_mark((cta).launch, marks((cta).smem), EA_MARK_##kind, n)
 /* what: SLOT or COPY, of V or of K. */
-#define PRODUCER_MARK_OF(launch, what, of_v, n)                                                                        \
-  put_producer_mark(launch, MARKS_ADDRESS, (of_v) ? EA_MARK_##what##_V : EA_MARK_##what##_K, n)
-/* The item that the producer has found. */
-#define ITEM_MARKS(launch, item)                                                                                       \
+#define PRODUCER_MARK_OF(cta, what, of_v, n)                                                                           \
+  put_producer_mark((cta).launch, marks((cta).smem), (of_v) ? EA_MARK_##what##_V : EA_MARK_##what##_K, n)
+/* The work tile that the producer has found. */
+#define WORK_MARKS(cta, work)                                                                                          \
   do {                                                                                                                 \
-    PRODUCER_MARK(launch, ITEM_TOKEN, (int)(item)->token0 + (item)->i0);                                               \
-    PRODUCER_MARK(launch, ITEM_ROWS, (item)->rows);                                                                    \
-    PRODUCER_MARK(launch, ITEM_HEAD, (item)->kv_head);                                                                 \
-    PRODUCER_MARK(launch, ITEM_FIRST, (item)->first_step);                                                             \
-    PRODUCER_MARK(launch, ITEM_GATHER, (item)->gather_end);                                                            \
-    PRODUCER_MARK(launch, ITEM_END, (item)->end_step);                                                                 \
+    PRODUCER_MARK(cta, ITEM_TOKEN, (int)(work)->token0 + (work)->i0);                                                  \
+    PRODUCER_MARK(cta, ITEM_ROWS, (work)->rows);                                                                       \
+    PRODUCER_MARK(cta, ITEM_HEAD, (work)->kv_head);                                                                    \
+    PRODUCER_MARK(cta, ITEM_FIRST, (work)->first_step);                                                                \
+    PRODUCER_MARK(cta, ITEM_GATHER, (work)->gather_end);                                                               \
+    PRODUCER_MARK(cta, ITEM_END, (work)->end_step);                                                                    \
   } while (0)
-/* In a consumer, before its first mark; there; behind its last item. */
+/* In a consumer, before its first mark; there; behind its last work tile. */
 #define MARKS(launch, consumer)                                                                                        \
   const ea_hopper_launch &marks_launch = launch;                                                                       \
   uint32_t marks_place = first_mark(marks_launch, EA_MARK_PRODUCERS + (uint32_t)(consumer), threadIdx.x % 128 == 0)
@@ -90,10 +88,10 @@ EA_DEVICE void end_marks(const ea_hopper_launch &launch, uint32_t *place) {
 
 #else
 
-#define MARKS_OF_BLOCK(launch, warps) ((void)0)
-#define PRODUCER_MARK(launch, kind, n) ((void)0)
-#define PRODUCER_MARK_OF(launch, what, of_v, n) ((void)0)
-#define ITEM_MARKS(launch, item) ((void)0)
+#define MARKS_OF_BLOCK(cta, warps) ((void)0)
+#define PRODUCER_MARK(cta, kind, n) ((void)0)
+#define PRODUCER_MARK_OF(cta, what, of_v, n) ((void)0)
+#define WORK_MARKS(cta, work) ((void)0)
 #define MARKS(launch, consumer) ((void)0)
 #define MARK(kind, n) ((void)0)
 #define MARKS_END(launch) ((void)0)

@@ -9,20 +9,20 @@
 
 /*  kind, what the warp does, whether a tile's number is said with it
  *
- * Of the producer, then of consumers, then the track's end. ITEM_... tell of the item that was found, a number in place
- * of the tile's, and nothing of what the warp does. */
+ * Of the producer, then of consumers, then the track's end. ITEM_... tell of the work tile that was found, a number in
+ * place of the tile's, and nothing of what the warp does. */
 #define EA_MARKS(X)                                                                                                    \
   X(NONE, "", false)                                                                                                   \
-  X(FIND, "find item", false)     /* looks for work */                                                                 \
-  X(MEET, "meet", false)          /* waits for its other threads */                                                    \
-  X(SLOT_Q, "wait Q free", false) /* for consumers to be done with the item before */                                  \
-  X(COPY_Q, "copy Q", false)      /* asks for the copy, or does it */                                                  \
-  X(SLOT_K, "wait K free", true)  /* for a slot of the ring */                                                         \
+  X(FIND, "find work tile", false) /* looks for work */                                                                \
+  X(MEET, "meet", false)           /* waits for its other threads */                                                   \
+  X(SLOT_Q, "wait Q free", false)  /* for consumers to be done with the work tile before */                            \
+  X(COPY_Q, "copy Q", false)       /* asks for the copy, or does it */                                                 \
+  X(SLOT_K, "wait K free", true)   /* for a stage of the ring */                                                       \
   X(COPY_K, "copy K", true)                                                                                            \
   X(SLOT_V, "wait V free", true)                                                                                       \
   X(COPY_V, "copy V", true)                                                                                            \
-  X(WAIT_Q, "wait Q", false) /* for an item and its queries */                                                         \
-  X(BEGIN, "begin item", false)                                                                                        \
+  X(WAIT_Q, "wait Q", false) /* for a work tile and its queries */                                                     \
+  X(BEGIN, "begin work tile", false)                                                                                   \
   X(WAIT_TURN, "wait turn", true) /* to issue */                                                                       \
   X(WAIT_K, "wait K", true)                                                                                            \
   X(ISSUE_S, "issue S", true) /* the score product; meanwhile O may be multiplied */                                   \
@@ -31,14 +31,14 @@
   X(WAIT_V, "wait V", true)                                                                                            \
   X(ISSUE_O, "issue O", true) /* the product of the probabilities with V */                                            \
   X(WAIT_O, "wait O", true)                                                                                            \
-  X(WAIT_MAX, "wait maxima", false) /* for the other consumer's, in hopper_wide.cu */                                  \
+  X(WAIT_MAX, "wait maxima", false) /* for the other consumer's, in hopper/d512.cu */                                  \
   X(WAIT_P, "wait P", true)         /* likewise its probabilities */                                                   \
   X(FINISH, "write out", false)                                                                                        \
   X(END, "", false)                                                                                                    \
   X(ITEM_TOKEN, "token", false) /* the first query's row in q */                                                       \
   X(ITEM_ROWS, "rows", false)   /* queries x heads */                                                                  \
   X(ITEM_HEAD, "kv_head", false)                                                                                       \
-  X(ITEM_FIRST, "first_step", false)  /* of its walk: tiles; hopper_wide.cu: pairs of tiles */                         \
+  X(ITEM_FIRST, "first_step", false)  /* of its walk: tiles; of wide heads: pairs of tiles */                          \
   X(ITEM_GATHER, "gather_end", false) /* steps before this one are gathered or come as runs of slots */                \
   X(ITEM_END, "end_step", false)
 
