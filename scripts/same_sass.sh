@@ -43,6 +43,10 @@ names=("$@")
 if [ ${#names[@]} -eq 0 ]; then
   mapfile -t names < <(find "$old" "$new" -name '*.cubin' -exec basename {} .cubin \; | sort -u)
 fi
+if [ ${#names[@]} -eq 0 ]; then
+  echo "no cubin in $old or $new"
+  exit 1
+fi
 differ=0
 for name in "${names[@]}"; do
   for side in old new; do

@@ -33,9 +33,9 @@ static_assert(release_lag >= 1 && release_lag < shape::v_units, "when products a
 
 /* ---- a consumer ------------------------------------------------------------------------------ */
 
-/* The mainloop, around it the work tiles. One function, with its steps as lambdas: the accumulators and the
- * probabilities must stay in the same registers from one product to the next, since ptxas serialises wgmma whose
- * registers move. */
+/* The mainloop, around it the work tiles. One long function, with its steps as lambdas: they share the accumulators,
+ * the probabilities, the softmax's state and the ring, all in registers, and ptxas serialises the products where
+ * anything else touches those that are in flight. */
 EA_DEVICE void consume(const ea_cta<shape> &cta) {
   const ea_hopper_launch &launch = cta.launch;
   /* What follows from the thread's number is worked out anew at each use: the products need every register. */
@@ -242,15 +242,5 @@ extern "C" __global__ void __launch_bounds__(shape::threads, 1)
     EA_KERNEL_NAME(const __grid_constant__ ea_call call, const __grid_constant__ ea_hopper_launch launch) {
   extern __shared__ __align__(1024) char smem[];
   const ea_cta<shape> cta = {call, launch, {smem_address(smem)}};
-  if (threadIdx.x < 128) MARKS_OF_BLOCK(cta, 7); /* whose lanes 0 fill the first ring, schedule, fill the second */
-  if (threadIdx.x == 0) init_block(cta);
-  clear_spare_rows(cta);
-  __syncthreads();
-  if (threadIdx.x < 128) {
-    setmaxnreg_dec(shape::producer_registers);
-    produce(cta);
-  } else {
-    setmaxnreg_inc(shape::consumer_registers);
-    consume(cta);
-  }
+  run_block<shape, consume>(cta);
 }

@@ -35,8 +35,8 @@ constexpr int scheduler_thread = 32;
 
 /* A work tile's tiles that are not gathered, by TMA, for one whole warp. with_q: Q as well, when its place is free,
  * which it is when consumers have the last scores of the work tile before (at once, for the first). All stages but one
- * are empty sooner, so so many tiles are asked for first: with short walks much of the work tile's time would go by. Of
- * the first work tile Q and a tile of K are under way (issue_first_loads). */
+ * are empty sooner, so that many tiles are issued before Q: with short walks much of the work tile's time would go by.
+ * Of the first work tile Q and a tile of K are under way (issue_first_loads). */
 EA_DEVICE void load_tiles(const ea_cta<shape> &cta, ea_work work, bool with_q) {
   const uint32_t stages = (uint32_t)cta.launch.scores.stages;
   const int head = uniform(work->kv_head);
@@ -130,7 +130,7 @@ EA_DEVICE void load_second_pass(const ea_cta<shape> &cta, ea_work work, int tid_
       const auto dst = [&]() { return of_v ? v_tile(cta.smem, stage()) : k_tile(cta.smem, stage()); };
       const bool cleared = of_v && is_masked<shape>(work.get(), tile);
       PRODUCER_MARK_OF(cta, SLOT, of_v, tile);
-      mbarrier_wait(full() + EA_BARRIER_BYTES, phase_of(ring) ^ 1);
+      mbarrier_wait(full() + barrier_bytes, phase_of(ring) ^ 1);
       PRODUCER_MARK_OF(cta, COPY, of_v, tile);
       if (tile < work->gather_end || cleared) {
         load_rows_plain(cta, work, tid(), tile, dst(), of_v);
@@ -243,9 +243,9 @@ EA_DEVICE bool is_scaled(const ea_hopper_launch &launch) {
   return launch.scores.transformed || launch.scores.k_scale != 1.0f || launch.scores.v_scale != 1.0f;
 }
 
-/* The mainloop, around it the work tiles. One function, with its steps as lambdas: the accumulators and the
- * probabilities must stay in the same registers from one product to the next, since ptxas serialises wgmma whose
- * registers move. */
+/* The mainloop, around it the work tiles. One long function, with its steps as lambdas: they share the accumulators,
+ * the probabilities, the softmax's state and the ring, all in registers, and ptxas serialises the products where
+ * anything else touches those that are in flight. */
 EA_DEVICE void consume(const ea_cta<shape> &cta) {
   const ea_hopper_launch &launch = cta.launch;
   /* What follows from the thread's number is worked out anew at each use: the products need every register. */
@@ -310,14 +310,14 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
       }
     };
     /* Waits for the product of a tile with V. */
-    uint32_t in_flight; /* the barrier to tell of its end */
+    uint32_t in_flight; /* the empty barrier of its stage */
     const auto output_done = [&](int tile) {
       MARK(WAIT_O, tile);
       wgmma_wait_group(0);
       wgmma_settle(o, shape::dim_v / 2);
       release(in_flight);
     };
-    /* Asks for the scores of `tile`, and for the product of the one before. */
+    /* Issues the scores of `tile`, and the output product of the tile before. */
     const auto issue = [&](int tile, const uint32_t(&with)[shape::tile_n / 4], bool k_gathered, bool v_gathered) {
       const ea_ring before = {uniform(ring.position)};
       ring = before;

@@ -49,7 +49,7 @@ EA_DEVICE void finish(const float (&o)[WIDTH / 2], const float reference[2], con
     const bool exists = r < work_tile->rows;
     const int t = row_token<Shape>(launch, r), head = work_tile->first_head + r - t * call.group;
     const int64_t token = work_tile->token0 + work_tile->i0 + t;
-    const ea_row_end end = end_row(call, launch.scores, reference[h], sum[h], head, exists);
+    const ea_row_end end = end_row(call, reference[h], launch.scores.scale_log2, sum[h], head, exists);
     if (call.lse && exists && lane % 4 == 0 && first_column == 0) {
       call.lse[token * call.lse_token_stride + head * call.lse_head_stride] = end.lse;
     }

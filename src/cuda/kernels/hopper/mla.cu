@@ -37,9 +37,9 @@ constexpr int p_stage = shape::slices - 1; /* for P: the last slice's stage, whi
 
 /* ---- a consumer ------------------------------------------------------------------------------ */
 
-/* The mainloop, around it the work tiles. One function, with its steps as lambdas: the accumulators and the
- * probabilities must stay in the same registers from one product to the next, since ptxas serialises wgmma whose
- * registers move. */
+/* The mainloop, around it the work tiles. One long function, with its steps as lambdas: they share the accumulators,
+ * the probabilities, the softmax's state and the ring, all in registers, and ptxas serialises the products where
+ * anything else touches those that are in flight. */
 EA_DEVICE void consume(const ea_cta<shape> &cta) {
   const ea_hopper_launch &launch = cta.launch;
   const int tid_once = read_tid();
@@ -54,9 +54,9 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
   MARKS(launch, side);
 
   const auto full = [&](uint32_t of, int stage) {
-    return unit_barriers(cta.smem, of) + (uint32_t)stage * EA_BARRIER_PAIR_BYTES;
+    return unit_barriers(cta.smem, of) + (uint32_t)stage * barrier_pair_bytes;
   };
-  const auto empty = [&](uint32_t of, int stage) { return full(of, stage) + EA_BARRIER_BYTES; };
+  const auto empty = [&](uint32_t of, int stage) { return full(of, stage) + barrier_bytes; };
   /* Of a gathered tile all slices of a part are waited for before the first product: one fence is enough. */
   const auto issue_scores = [&](int from, int to, bool gathered) {
     if (gathered) {
@@ -145,7 +145,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
       for (int h = 0; h < 2; h++) {
         const float scale = launch.scores.scale_log2;
         const bool grown = reference[h] > state.reference[h];
-        factor[h] = grown ? reference_factor(state.reference[h], reference[h], scale) : 1.0f;
+        factor[h] = grown ? ex2_approx(state.reference[h] * scale - reference[h] * scale) : 1.0f;
         state.reference[h] = reference[h];
         state.row_sum[h] *= factor[h];
       }
@@ -246,15 +246,5 @@ extern "C" __global__ void __launch_bounds__(shape::threads, 1)
     EA_KERNEL_NAME(const __grid_constant__ ea_call call, const __grid_constant__ ea_hopper_launch launch) {
   extern __shared__ __align__(1024) char smem[];
   const ea_cta<shape> cta = {call, launch, {smem_address(smem)}};
-  if (threadIdx.x < 128) MARKS_OF_BLOCK(cta, 7); /* whose lanes 0 fill the first ring, schedule, fill the second */
-  if (threadIdx.x == 0) init_block(cta);
-  clear_spare_rows(cta);
-  __syncthreads();
-  if (threadIdx.x < 128) {
-    setmaxnreg_dec(shape::producer_registers);
-    produce(cta);
-  } else {
-    setmaxnreg_inc(shape::consumer_registers);
-    consume(cta);
-  }
+  run_block<shape, consume>(cta);
 }

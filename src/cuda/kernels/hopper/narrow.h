@@ -56,16 +56,16 @@ template <class Shape> EA_DEVICE uint32_t v_tile(ea_smem_plan<Shape> smem, uint3
   return smem.base + (uint32_t)Shape::layout().v + stage * (Shape::k_bytes + Shape::v_bytes);
 }
 template <class Shape> EA_DEVICE uint32_t k_full(ea_smem_plan<Shape> smem, uint32_t stage) {
-  return ring_barriers(smem) + stage * EA_BARRIER_PAIR_BYTES;
+  return ring_barriers(smem) + stage * barrier_pair_bytes;
 }
 template <class Shape> EA_DEVICE uint32_t k_empty(ea_smem_plan<Shape> smem, uint32_t stage) {
-  return k_full(smem, stage) + EA_BARRIER_BYTES;
+  return k_full(smem, stage) + barrier_bytes;
 }
 template <class Shape> EA_DEVICE uint32_t v_full(ea_smem_plan<Shape> smem, uint32_t stage) {
-  return ring_barriers(smem) + (EA_HOPPER_MAX_STAGES + stage) * EA_BARRIER_PAIR_BYTES;
+  return ring_barriers(smem) + (EA_HOPPER_MAX_STAGES + stage) * barrier_pair_bytes;
 }
 template <class Shape> EA_DEVICE uint32_t v_empty(ea_smem_plan<Shape> smem, uint32_t stage) {
-  return v_full(smem, stage) + EA_BARRIER_BYTES;
+  return v_full(smem, stage) + barrier_bytes;
 }
 
 /* Named barriers; 0 is __syncthreads'. */
@@ -135,7 +135,7 @@ EA_DEVICE void gather_tile(const ea_cta<Shape> &cta, ea_work work, int tid, int 
   const uint32_t stage = stage_of(ring), full = OF_V ? v_full(cta.smem, stage) : k_full(cta.smem, stage);
   const uint32_t dst = OF_V ? v_tile(cta.smem, stage) : k_tile(cta.smem, stage);
   PRODUCER_MARK_OF(cta, SLOT, OF_V, tile);
-  mbarrier_wait(full + EA_BARRIER_BYTES, phase_of(ring) ^ 1);
+  mbarrier_wait(full + barrier_bytes, phase_of(ring) ^ 1);
   PRODUCER_MARK_OF(cta, COPY, OF_V, tile);
   const bool aligned = rows_are_aligned(cta, work, tile);
   if (aligned) {
@@ -192,7 +192,7 @@ template <class Shape> EA_DEVICE void init_other_barriers(const ea_cta<Shape> &c
     mbarrier_init(v_empty(cta.smem, stage), consumer_warps);
   }
   for (uint32_t n = 0; n < EA_HOPPER_ITEMS; n++) {
-    mbarrier_init(work_done(cta.smem) + n * EA_BARRIER_BYTES, consumer_warps);
+    mbarrier_init(work_done(cta.smem) + n * barrier_bytes, consumer_warps);
   }
   fence_mbarrier_init();
 }

@@ -61,8 +61,8 @@ EA_DEVICE void ring_skip_few(ea_ring *ring, uint32_t count, uint32_t stages) {
 }
 
 /* An mbarrier is 8 bytes; full and empty of a stage lie behind each other. */
-#define EA_BARRIER_BYTES 8
-#define EA_BARRIER_PAIR_BYTES 16
+constexpr int barrier_bytes = 8;
+constexpr int barrier_pair_bytes = 16;
 
 /* The plan of shared memory: where it starts. Addresses are at constant distances from there. */
 template <class Shape> struct ea_smem_plan { uint32_t base; };
@@ -74,15 +74,15 @@ template <class Shape> EA_DEVICE uint32_t q_full(ea_smem_plan<Shape> smem) {
   return smem.base + (uint32_t)Shape::layout().barriers;
 }
 template <class Shape> EA_DEVICE uint32_t q_empty(ea_smem_plan<Shape> smem) {
-  return q_full(smem) + EA_BARRIER_BYTES;
+  return q_full(smem) + barrier_bytes;
 }
 /* The ring's first pair. */
 template <class Shape> EA_DEVICE uint32_t ring_barriers(ea_smem_plan<Shape> smem) {
-  return q_full(smem) + EA_BARRIER_PAIR_BYTES;
+  return q_full(smem) + barrier_pair_bytes;
 }
 /* EA_HOPPER_ITEMS barriers, one a work tile: arrived at by each warp of the consumers that is through with it. */
 template <class Shape> EA_DEVICE uint32_t work_done(ea_smem_plan<Shape> smem) {
-  return ring_barriers(smem) + Shape::ring_barriers * EA_BARRIER_PAIR_BYTES;
+  return ring_barriers(smem) + Shape::ring_barriers * barrier_pair_bytes;
 }
 template <class Shape> EA_DEVICE uint32_t work_tiles(ea_smem_plan<Shape> smem) {
   return smem.base + (uint32_t)Shape::layout().items;

@@ -58,7 +58,7 @@ template <class Shape> EA_DEVICE ea_work work_before(const ea_cta<Shape> &cta, e
   return {place_before(cta.smem, work.address)};
 }
 template <class Shape> EA_DEVICE uint32_t work_done(const ea_cta<Shape> &cta, ea_work work) {
-  return work_done(cta.smem) + (work.address - work_tiles(cta.smem)) / EA_HOPPER_ITEM_BYTES * EA_BARRIER_BYTES;
+  return work_done(cta.smem) + (work.address - work_tiles(cta.smem)) / EA_HOPPER_ITEM_BYTES * barrier_bytes;
 }
 
 /* ---- finding work ------------------------------------------------------------------------------ */
@@ -147,7 +147,7 @@ EA_DEVICE bool find_work(const ea_call &call, const ea_hopper_launch &launch, ea
   return true;
 }
 
-/* Whether a work tile is to be done once more (nonfinite.h). Waits for its end, and is to be asked once. */
+/* Whether a work tile is to be done once more (nonfinite.h). Waits for its end; to be called once. */
 template <class Shape> EA_DEVICE bool needs_second_pass(const ea_cta<Shape> &cta, ea_work work) {
   ea_work_tile *work_tile = work.to_write();
   mbarrier_wait(work_done(cta, work), work_tile->number / EA_HOPPER_ITEMS % 2);

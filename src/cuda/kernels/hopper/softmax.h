@@ -77,18 +77,18 @@ template <int SCORES> EA_DEVICE float tile_maximum(const float (&s)[SCORES], int
 }
 
 /* References for which the exponentials of a tile are in range: a row moves its own to its maximum so far if it
- * `must` (a function of the row alone, or the result would depend on its neighbours). shift: for the exponentials of
- * the scores as they then are; factor: what follows for the output so far. */
+ * `must` (a function of the row alone, or the result would depend on its neighbours). factor: what follows for
+ * the output so far. */
 template <int SCORES>
-EA_DEVICE void move_references(float (&s)[SCORES], ea_softmax *state, const bool must[2], float shift[2],
+EA_DEVICE void move_references(const float (&s)[SCORES], ea_softmax *state, const bool must[2], float shift[2],
                                float factor[2], const ea_hopper_launch &launch) {
   const float scale = launch.scores.scale_log2;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     const float row_max = fmaxf(tile_maximum(s, h), state->reference[h]);
     const float reference = must[h] ? row_max : state->reference[h];
-    shift[h] = shift_scores<SCORES>(s + h * 2, reference, scale);
-    factor[h] = reference == state->reference[h] ? 1.0f : reference_factor(state->reference[h], reference, scale);
+    shift[h] = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
+    factor[h] = reference == state->reference[h] ? 1.0f : ex2_approx(state->reference[h] * scale - shift[h]);
     state->reference[h] = reference;
     state->row_sum[h] *= factor[h];
   }
@@ -99,14 +99,13 @@ EA_DEVICE void move_references(float (&s)[SCORES], ea_softmax *state, const bool
  * one. Any reference near the maximum gives the same quotient. Returns whether O so far has to be multiplied by
  * `factor`. */
 template <int WORDS>
-EA_DEVICE bool probabilities(uint32_t (&p)[WORDS], float (&s)[WORDS * 2], ea_softmax *state, float factor[2],
+EA_DEVICE bool probabilities(uint32_t (&p)[WORDS], const float (&s)[WORDS * 2], ea_softmax *state, float factor[2],
                              const ea_hopper_launch &launch) {
   const float limit = launch.scores.sum_limit;
   const float scale = launch.scores.scale_log2;
-  float shift[2] = {shift_of(state->reference[0], scale), shift_of(state->reference[1], scale)}, sum[2];
+  float shift[2] = {state->reference[0] * scale, state->reference[1] * scale}, sum[2];
   exponentials<false>(p, s, shift, sum, launch, 0);
-  /* NaN too: -Inf of a key that is not seen, minus -Inf. */
-  bool must[2] = {!(sum[0] <= limit) || !is_fused(shift[0]), !(sum[1] <= limit) || !is_fused(shift[1])};
+  bool must[2] = {!(sum[0] <= limit), !(sum[1] <= limit)}; /* NaN too: -Inf of a key that is not seen, minus -Inf */
   const bool moved = __any_sync(0xffffffffu, must[0] || must[1]);
   if (__builtin_expect(moved, 0)) {
     must[0] = quad_any(must[0]);
@@ -130,8 +129,8 @@ EA_DEVICE void row_exponentials(float (&s)[SCORES], int h, ea_softmax *state, co
   const float scale = launch.scores.scale_log2;
   const bool grown = (maxima[h] - state->reference[h]) * scale > launch.scores.rescale_slack_log2;
   const float reference = grown ? maxima[h] : state->reference[h];
-  const float shift = shift_scores<SCORES>(s + h * 2, reference, scale);
-  factor[h] = grown ? reference_factor(state->reference[h], reference, scale) : 1.0f;
+  const float shift = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
+  factor[h] = grown ? ex2_approx(state->reference[h] * scale - shift) : 1.0f;
   state->reference[h] = reference;
   float sum[2] = {0.0f, 0.0f}; /* two chains: an addition waits for the one before */
 #pragma unroll

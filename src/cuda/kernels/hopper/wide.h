@@ -1,5 +1,5 @@
 /* The kernels for head dimensions above 256 (d512.cu, mla.cu): their constants, their shared memory, their rings, and
- * what the two consumers tell each other.
+ * what the two consumers exchange.
  *
  * A block has 64 query rows. An output of 64 x 512 takes the registers of two consumer warpgroups, which own half of
  * its columns each. Keys go in pairs of tiles of 64: each consumer computes the scores of its own tile of a pair (the
@@ -61,14 +61,14 @@ template <class Shape> EA_DEVICE uint32_t ring_units(ea_smem_plan<Shape> smem, u
 }
 /* The first stage's pair. */
 template <class Shape> EA_DEVICE uint32_t unit_barriers(ea_smem_plan<Shape> smem, uint32_t side) {
-  return ring_barriers(smem) + side * (EA_WIDE_MAX_SLOTS * EA_BARRIER_PAIR_BYTES);
+  return ring_barriers(smem) + side * (EA_WIDE_MAX_SLOTS * barrier_pair_bytes);
 }
 /* Barriers of the two consumers: one's rows are written, the maxima or references; the sums. */
 template <class Shape> EA_DEVICE uint32_t rows_written(ea_smem_plan<Shape> smem) {
   return unit_barriers(smem, 2);
 }
 template <class Shape> EA_DEVICE uint32_t sums_written(ea_smem_plan<Shape> smem) {
-  return rows_written(smem) + 2 * EA_BARRIER_BYTES;
+  return rows_written(smem) + 2 * barrier_bytes;
 }
 
 /* Named barriers; 0 is __syncthreads'. */
@@ -89,10 +89,10 @@ typedef struct ea_unit_ring {
 } ea_unit_ring;
 
 EA_DEVICE uint32_t unit_full(ea_unit_ring ring) {
-  return ring.barriers + stage_of(ring.ring) * EA_BARRIER_PAIR_BYTES;
+  return ring.barriers + stage_of(ring.ring) * barrier_pair_bytes;
 }
 EA_DEVICE uint32_t unit_empty(ea_unit_ring ring) {
-  return ring.barriers + EA_BARRIER_BYTES + stage_of(ring.ring) * EA_BARRIER_PAIR_BYTES;
+  return ring.barriers + barrier_bytes + stage_of(ring.ring) * barrier_pair_bytes;
 }
 template <class Shape> EA_DEVICE uint32_t unit_address(ea_unit_ring ring) {
   return ring.units + stage_of(ring.ring) * Shape::unit_bytes;
@@ -106,7 +106,7 @@ template <class Shape> EA_DEVICE ea_unit_ring unit_ring(const ea_cta<Shape> &cta
   return {unit_barriers(cta.smem, side), ring_units(cta.smem, side, stages), stages, {0}};
 }
 
-/* ---- what the consumers tell each other ------------------------------------------------------------ */
+/* ---- what the consumers exchange --------------------------------------------------------------------- */
 
 /* A number of each of a thread's rows, for the other consumer. written: the barriers that say so. */
 template <class Shape>
@@ -118,12 +118,12 @@ EA_DEVICE void write_rows(const ea_cta<Shape> &cta, uint32_t written, uint32_t s
       st_shared_f32(row_numbers(cta.smem, side, round) + (uint32_t)(Shape::first_row(tid) + h * 8) * 4, x[h]);
     }
   }
-  mbarrier_arrive(written + side * EA_BARRIER_BYTES);
+  mbarrier_arrive(written + side * barrier_bytes);
 }
 template <class Shape>
 EA_DEVICE void read_rows(const ea_cta<Shape> &cta, uint32_t written, uint32_t phase, uint32_t side, uint32_t round,
                          int tid, float x[2]) {
-  mbarrier_wait(written + side * EA_BARRIER_BYTES, phase);
+  mbarrier_wait(written + side * barrier_bytes, phase);
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     x[h] = ld_shared_f32(row_numbers(cta.smem, side, round) + (uint32_t)(Shape::first_row(tid) + h * 8) * 4);
@@ -180,10 +180,10 @@ template <class Shape> EA_DEVICE void init_block(const ea_cta<Shape> &cta) {
       mbarrier_init(unit_empty(ring), 4);
       unit_advance(&ring);
     }
-    mbarrier_init(rows_written(cta.smem) + side * EA_BARRIER_BYTES, 128);
-    mbarrier_init(sums_written(cta.smem) + side * EA_BARRIER_BYTES, 128);
+    mbarrier_init(rows_written(cta.smem) + side * barrier_bytes, 128);
+    mbarrier_init(sums_written(cta.smem) + side * barrier_bytes, 128);
   }
-  for (uint32_t n = 0; n < EA_HOPPER_ITEMS; n++) mbarrier_init(work_done(cta.smem) + n * EA_BARRIER_BYTES, 8);
+  for (uint32_t n = 0; n < EA_HOPPER_ITEMS; n++) mbarrier_init(work_done(cta.smem) + n * barrier_bytes, 8);
   fence_mbarrier_init();
   last_work(cta).to_write()->number = UINT32_MAX;
 }

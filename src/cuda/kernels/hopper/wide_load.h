@@ -243,7 +243,7 @@ template <class Shape> EA_DEVICE bool begin_work(const ea_cta<Shape> &cta, ea_wo
   if (tid() == scheduler_thread) {
     schedule_next(cta, work, index);
     found = work->rows != 0;
-    replace_used_index(cta.launch, index); /* asked for here, needed only a work tile later */
+    replace_used_index(cta.launch, index); /* fetched here, needed only a work tile later */
   }
   PRODUCER_MARK(cta, MEET, 0);
   if (!bar_red_or(BARRIER_PRODUCER, 128, found)) return false;
@@ -301,6 +301,21 @@ template <class Shape> EA_DEVICE void produce(const ea_cta<Shape> &cta) {
     }
   }
   end_work(cta, tid());
+}
+
+/* A block's threads from beginning to end; CONSUME: the kernel's. */
+template <class Shape, void (*CONSUME)(const ea_cta<Shape> &)> EA_DEVICE void run_block(const ea_cta<Shape> &cta) {
+  if (threadIdx.x < 128) MARKS_OF_BLOCK(cta, 7); /* whose lanes 0 fill the first ring, schedule, fill the second */
+  if (threadIdx.x == 0) init_block(cta);
+  clear_spare_rows(cta);
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    setmaxnreg_dec(Shape::producer_registers);
+    produce(cta);
+  } else {
+    setmaxnreg_inc(Shape::consumer_registers);
+    CONSUME(cta);
+  }
 }
 
 #endif
