@@ -27,21 +27,6 @@
   X(d256_small, 256, 256, 64, 32, 4, 1, 4, 1, 1)                                                                       \
   X(d576_small, 576, 576, 32, 16, 2, 2, 1, 4, 1)
 
-/* EA_PORTABLE_d64_M and so on: constants for the kernel, which is compiled once a shape. */
-#define EA_PORTABLE_CONSTANTS(name, d, dv, m, n, qm, qn, pm, pn, blocks)                                               \
-  enum {                                                                                                               \
-    EA_PORTABLE_##name##_DIM = (d),                                                                                    \
-    EA_PORTABLE_##name##_DIM_V = (dv),                                                                                 \
-    EA_PORTABLE_##name##_M = (m),                                                                                      \
-    EA_PORTABLE_##name##_N = (n),                                                                                      \
-    EA_PORTABLE_##name##_QM = (qm),                                                                                    \
-    EA_PORTABLE_##name##_QN = (qn),                                                                                    \
-    EA_PORTABLE_##name##_PM = (pm),                                                                                    \
-    EA_PORTABLE_##name##_PN = (pn),                                                                                    \
-    EA_PORTABLE_##name##_BLOCKS = (blocks)                                                                             \
-  };
-EA_PORTABLE_SHAPES(EA_PORTABLE_CONSTANTS)
-
 typedef struct ea_portable_shape {
   const char *name;
   int32_t dim, dim_v;

@@ -17,6 +17,18 @@ EA_DEVICE int64_t slot_offset(const ea_pool &pool, int64_t slot, int page_size, 
   return page * pool.page_stride + (slot - page * page_size) * pool.row_stride + kv_head * pool.head_stride;
 }
 
+/* Where a cached key's row begins. bytes: of an element of the cache. */
+EA_DEVICE const char *cached_row(const ea_pool &pool, int64_t slot, int page_size, uint64_t magic, int kv_head,
+                                 int bytes) {
+  return (const char *)pool.data + slot_offset(pool, slot, page_size, magic, kv_head) * bytes;
+}
+
+/* Where a new token's row of Q, K or V begins: token i of a sequence whose first is token0. Head: int or
+ * int64_t, as the caller has it. */
+template <class Head> EA_DEVICE const char *token_row(const ea_strided &tensor, int64_t token0, int i, Head head) {
+  return (const char *)tensor.data + ((token0 + i) * tensor.token_stride + head * tensor.head_stride) * 2;
+}
+
 /* How rows of one source (new tokens, or the pool) reach shared memory. */
 typedef struct ea_source {
   ea_element element;
