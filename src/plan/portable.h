@@ -14,21 +14,6 @@
 #include "common/hd.h"
 #include "plan/kernel_list.h"
 
-/* EA_PORTABLE_d64_M and so on: constants for the kernel, which is compiled once a shape. */
-#define EA_PORTABLE_CONSTANTS(name, source, archs, d, dv, m, n, qm, qn, pm, pn, blocks)                                \
-  enum {                                                                                                               \
-    EA_PORTABLE_##name##_DIM = (d),                                                                                    \
-    EA_PORTABLE_##name##_DIM_V = (dv),                                                                                 \
-    EA_PORTABLE_##name##_M = (m),                                                                                      \
-    EA_PORTABLE_##name##_N = (n),                                                                                      \
-    EA_PORTABLE_##name##_QM = (qm),                                                                                    \
-    EA_PORTABLE_##name##_QN = (qn),                                                                                    \
-    EA_PORTABLE_##name##_PM = (pm),                                                                                    \
-    EA_PORTABLE_##name##_PN = (pn),                                                                                    \
-    EA_PORTABLE_##name##_BLOCKS = (blocks)                                                                             \
-  };
-EA_KERNELS(EA_NO_ROW, EA_NO_ROW, EA_PORTABLE_CONSTANTS, EA_NO_ROW)
-
 typedef struct ea_portable_shape {
   const char *name;
   int32_t dim, dim_v;

@@ -24,6 +24,12 @@ EA_DEVICE int read_anew(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+/* What lies at a shared-memory address, read anew at each use, so that nothing of it stays in registers in
+ * between: the products need them all. */
+EA_DEVICE const void *shared_anew(uint32_t address) {
+  asm volatile("" : "+r"(address)::"memory");
+  return __cvta_shared_to_generic(address);
+}
 
 /* The multiprocessor's cycles, the low half and all of them, and its number; the GPU's nanoseconds, which pass in steps
  * of up to a microsecond. In order with what else is volatile. */

@@ -1,20 +1,21 @@
-/* What a row's exponentials are relative to: its reference, a score near the maximum of those it has seen.
+/* What a row's exponentials are relative to: its reference, a score near the maximum of those it has seen; -Inf, while
+ * it has seen none.
  *
- * A weight is 2^((score - reference) * scale). As one instruction, 2^fma(score, scale, -shift) with shift =
- * reference * scale, it is as exact as it can be while the rounding of that product is small; what is summed is then
- * relative to the rounded shift, and whoever compares references or writes an lse takes that into account
- * (shift_error). Above FUSED_LIMIT the rounding is no longer small beside 1 (at 2^32 it is up to 256: Inf or nothing
- * comes out): there a row's scores are first taken relative to the reference, and its shift is 0. */
+ * A weight is 2^((score - reference) * scale), as one instruction 2^fma(score, scale, -shift) with shift = reference *
+ * scale. That is as exact as can be while the rounding of this product is small; what is summed is relative to the
+ * rounded shift then, and whoever moves a reference or writes an lse takes shifts, or the rounding, into account. Above
+ * FUSED_LIMIT the rounding shows (at 2^32 it is up to 256: Inf, or nothing, comes out), and such rows go another way:
+ * in the portable kernel their scores are first taken relative to the reference (shift_scores); in the Hopper kernels,
+ * where an instruction more in the mainloop shows, they are done again in the epilogue (hopper/large.h). */
 #ifndef EA_CUDA_KERNELS_REFERENCE_H
 #define EA_CUDA_KERNELS_REFERENCE_H
 
+#include "cuda/kernels/logits.h"
 #include "cuda/kernels/ptx.h"
-#include "plan/portable.h"
 
-#define EA_MINUS_INF __int_as_float(0xff800000)
-#define FUSED_LIMIT 0x1p14f /* log2 units: a rounding is at most 2^-11, and a weight of 1 stays 1 in 16 bits */
+#define EA_NAN __int_as_float(0x7fffffff)
+#define FUSED_LIMIT 0x1p17f /* log2 units: a rounding is at most 2^-8, and a weight of 1 comes out as 1 */
 
-/* Of a reference; not fused, where there is none yet: it is -Inf then. */
 EA_DEVICE float shift_of(float reference, float scale_log2) {
   return mul_rn(reference, scale_log2);
 }
@@ -38,7 +39,7 @@ EA_DEVICE float reference_factor(float from, float to, float scale_log2) {
 template <int COUNT> EA_DEVICE float shift_scores(float *s, float reference, float scale_log2) {
   const float shift = shift_of(reference, scale_log2);
   if (__builtin_expect(is_fused(shift), 1)) return shift;
-  if (reference == EA_MINUS_INF) return 0.0f; /* nothing seen yet: exp2(-inf - 0) = 0 */
+  if (reference == MINUS_INF) return 0.0f; /* nothing seen yet: exp2(-inf - 0) = 0 */
 #pragma unroll
   for (int e = 0; e < COUNT; e += 4) {
     s[e] -= reference;

@@ -145,7 +145,7 @@ EA_DEVICE void consume(const ea_cta<shape> &cta) {
       for (int h = 0; h < 2; h++) {
         const float scale = launch.scores.scale_log2;
         const bool grown = reference[h] > state.reference[h];
-        factor[h] = grown ? ex2_approx(state.reference[h] * scale - reference[h] * scale) : 1.0f;
+        factor[h] = grown ? ex2_approx(shift_of(state.reference[h], scale) - shift_of(reference[h], scale)) : 1.0f;
         state.reference[h] = reference[h];
         state.row_sum[h] *= factor[h];
       }

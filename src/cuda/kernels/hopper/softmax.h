@@ -4,6 +4,7 @@
 #define EA_CUDA_KERNELS_HOPPER_SOFTMAX_H
 
 #include "cuda/kernels/hopper/scheduler.h"
+#include "cuda/kernels/reference.h"
 
 /* Scores S become logits where the call says more than a softmax scale: the prefix's k_scale, cap, temperature. key0:
  * this thread's first key; its others are the next one, and every 8 on. row: the first of its two. */
@@ -35,11 +36,20 @@ EA_DEVICE void scale_logits(float (&s)[SCORES], const ea_cta<Shape> &cta, const 
   }
 }
 
-/* Of a thread's two rows. */
+/* Of a thread's two rows. A row_sum of NaN marks a row that has had a reference of which the mainloop cannot take
+ * exponentials (reference.h); the epilogue does it again (large.h). */
 typedef struct ea_softmax {
   float reference[2]; /* of the exponentials: a score that the row has seen, near its maximum; -Inf: none yet */
   float row_sum[2];   /* of this thread's columns */
 } ea_softmax;
+
+/* The shift of a row (h) with this reference, which it gets. */
+EA_DEVICE float set_reference(ea_softmax *state, int h, float reference, float scale_log2) {
+  const float shift = reference == MINUS_INF ? 0.0f : shift_of(reference, scale_log2); /* exp2(-inf - 0) = 0 */
+  state->reference[h] = reference;
+  state->row_sum[h] = is_fused(shift) ? state->row_sum[h] : EA_NAN;
+  return shift;
+}
 
 /* P = 2^(score * scale - shift), in 16 bits, and its sums over this thread's columns of each row. V_SCALE: times
  * v_scale for the first `cached` keys from this thread's first. */
@@ -87,9 +97,9 @@ EA_DEVICE void move_references(const float (&s)[SCORES], ea_softmax *state, cons
   for (int h = 0; h < 2; h++) {
     const float row_max = fmaxf(tile_maximum(s, h), state->reference[h]);
     const float reference = must[h] ? row_max : state->reference[h];
-    shift[h] = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
-    factor[h] = reference == state->reference[h] ? 1.0f : ex2_approx(state->reference[h] * scale - shift[h]);
-    state->reference[h] = reference;
+    const float before = state->reference[h];
+    shift[h] = set_reference(state, h, reference, scale);
+    factor[h] = reference == before ? 1.0f : ex2_approx(shift_of(before, scale) - shift[h]);
     state->row_sum[h] *= factor[h];
   }
 }
@@ -103,7 +113,7 @@ EA_DEVICE bool probabilities(uint32_t (&p)[WORDS], const float (&s)[WORDS * 2], 
                              const ea_hopper_launch &launch) {
   const float limit = launch.scores.sum_limit;
   const float scale = launch.scores.scale_log2;
-  float shift[2] = {state->reference[0] * scale, state->reference[1] * scale}, sum[2];
+  float shift[2] = {shift_of(state->reference[0], scale), shift_of(state->reference[1], scale)}, sum[2];
   exponentials<false>(p, s, shift, sum, launch, 0);
   bool must[2] = {!(sum[0] <= limit), !(sum[1] <= limit)}; /* NaN too: -Inf of a key that is not seen, minus -Inf */
   const bool moved = __any_sync(0xffffffffu, must[0] || must[1]);
@@ -129,9 +139,8 @@ EA_DEVICE void row_exponentials(float (&s)[SCORES], int h, ea_softmax *state, co
   const float scale = launch.scores.scale_log2;
   const bool grown = (maxima[h] - state->reference[h]) * scale > launch.scores.rescale_slack_log2;
   const float reference = grown ? maxima[h] : state->reference[h];
-  const float shift = reference == MINUS_INF ? 0.0f : reference * scale; /* nothing seen yet: exp2(-inf - 0) = 0 */
-  factor[h] = grown ? ex2_approx(state->reference[h] * scale - shift) : 1.0f;
-  state->reference[h] = reference;
+  const float before = state->reference[h], shift = set_reference(state, h, reference, scale);
+  factor[h] = grown ? ex2_approx(shift_of(before, scale) - shift) : 1.0f;
   float sum[2] = {0.0f, 0.0f}; /* two chains: an addition waits for the one before */
 #pragma unroll
   for (int e = h * 2; e < SCORES; e += 4) {

@@ -15,6 +15,10 @@ EA_DEVICE int read_tid(void) {
 EA_DEVICE int read_anew(int x) {
   return x;
 }
+EA_DEVICE const void *shared_anew(uint32_t address) {
+  asm volatile("" ::: "memory");
+  return emu_shared_pointer(address);
+}
 
 /* Reads of the clock are what makes it go on. */
 EA_DEVICE uint32_t read_clock(void) {
