@@ -148,7 +148,11 @@ def test_plans_switches(name):
 
 
 def test_plans_types_and_device():
-    for name, allowed in (("dtype", "f32, f16, bf16"), ("cache_dtype", "bf16, e4m3, e5m2"), ("index_dtype", "i32, i64")):
+    for name, allowed in (
+        ("dtype", "f32, f16, bf16"),
+        ("cache_dtype", "bf16, e4m3, e5m2"),
+        ("index_dtype", "i32, i64"),
+    ):
         with refused(f"{name}: found bool, allowed {allowed}, [a-z0-9_, ]*$"):
             extattn.plan(**SHAPE, **{name: "bool"})
     with refused("dtype: found i32, allowed f32"):
