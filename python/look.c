@@ -95,7 +95,7 @@ typedef struct call_key {
 typedef struct look_state {
   PyObject *none, *true_object, *false_object;
   PyObject *int_type, *float_type, *str_type;
-  PyObject *is_grad_enabled, *requires_grad; /* a function; the name of an attribute */
+  PyObject *is_grad_enabled, *requires_grad;          /* a function; the name of an attribute */
   int (*tensor_of)(PyObject *object, dl_tensor *out); /* DLPack's dltensor_from_py_object_no_sync */
   ea_status (*workspace_size)(const ea_plan *plan, const ea_batch *batch, size_t *bytes);
   ea_status (*run)(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t bytes, void *stream);
@@ -161,11 +161,10 @@ static bool look_at_options(look_state *state, PyObject *const options[NUM_OPTIO
   if (key->has_softmax_scale && !get_number(state, options[1], &key->softmax_scale)) return false;
   if (options[10] != state->none && !is_of(options[10], state->str_type)) return false;
   return get_bool(state, options[0], &key->causal) && get_number(state, options[2], &key->logit_cap) &&
-         get_int(state, options[3], &key->window_left) &&
-         get_bool(state, options[4], &key->skip_prefix_custom_mask) && get_scale(state, options[5], &key->k_scale) &&
-         get_scale(state, options[6], &key->v_scale) && get_int(state, options[7], &key->xai_temperature_len) &&
-         get_bool(state, options[8], &key->skip_prefix) && get_bool(state, options[9], &key->skip_extend) &&
-         get_int(state, options[11], &key->stages);
+         get_int(state, options[3], &key->window_left) && get_bool(state, options[4], &key->skip_prefix_custom_mask) &&
+         get_scale(state, options[5], &key->k_scale) && get_scale(state, options[6], &key->v_scale) &&
+         get_int(state, options[7], &key->xai_temperature_len) && get_bool(state, options[8], &key->skip_prefix) &&
+         get_bool(state, options[9], &key->skip_extend) && get_int(state, options[11], &key->stages);
 }
 
 /* ---- looking ------------------------------------------------------------------------------------- */
