@@ -788,7 +788,7 @@ def device_of(device: Any) -> int:
     kind, _, ordinal = text.partition(":")
     if kind == "cpu":
         return -1
-    if kind == "cuda" and (not ordinal or ordinal.isdigit()):
+    if kind == "cuda" and (not ordinal or ordinal.isdecimal()):
         return _options.integer("device", int(ordinal[:20] or 0), 0, MAX_I32)
     raise InvalidError(f"device: found {_options.described(text)}, allowed cpu, cuda, cuda:N")
 
