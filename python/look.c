@@ -2,7 +2,8 @@
  * one, and a call has nine or more.
  *
  * Three functions that Python calls (extattn/_look.py makes them; _attention.py says what a call is): look() checks
- * the inputs and packs them into an ea_batch, workspace_bytes() and run() are ea_workspace_size and ea_run for it.
+ * the inputs and options and packs them into an ea_batch and a key, workspace_bytes() and run() are ea_workspace_size
+ * and ea_run for it.
  * What is out of the ordinary is not refused here: look() and run() then say that they cannot, and Python's own way
  * finds the words, or a meaning. So everything that passes here has to pass there, and mean the same.
  *
@@ -30,12 +31,18 @@ typedef struct PyMethodDef {
 #define METH_FASTCALL 0x0080
 
 void Py_IncRef(PyObject *object);
+void Py_DecRef(PyObject *object);
+PyObject *PyObject_Type(PyObject *object);
+PyObject *PyObject_GetAttr(PyObject *object, PyObject *name);
+PyObject *PyObject_CallObject(PyObject *callable, PyObject *arguments);
 char *PyByteArray_AsString(PyObject *array);
 PyObject *PyBytes_FromStringAndSize(const char *bytes, Py_ssize_t size);
 PyObject *PyLong_FromLong(long value);
 PyObject *PyLong_FromSize_t(size_t value);
 void *PyLong_AsVoidPtr(PyObject *number);
 size_t PyLong_AsSize_t(PyObject *number);
+long long PyLong_AsLongLong(PyObject *number);
+double PyFloat_AsDouble(PyObject *number);
 PyObject *PyErr_Occurred(void);
 void PyErr_Clear(void);
 void *PyEval_SaveThread(void);
@@ -54,6 +61,7 @@ typedef struct dl_tensor {
 } dl_tensor;
 
 enum { DL_CPU = 1, DL_CUDA = 2 };
+enum { DL_INT = 0 };
 
 static ea_dtype dtype_of(const dl_tensor *tensor) {
   static const struct {
@@ -71,20 +79,27 @@ static ea_dtype dtype_of(const dl_tensor *tensor) {
 
 /* ---- what the functions of one thread share ------------------------------------------------------ */
 
-/* What a plan depends on, beside the options of a call; Python's dictionary finds the plan by these bytes. */
+/* What a plan depends on, beside the family's name; Python's dictionary finds the plan by these bytes. */
 typedef struct call_key {
   int64_t device; /* -1: the CPU */
   int64_t dtype, cache_dtype, index_dtype, sinks_dtype;
   int64_t q_heads, kv_heads, head_dim, head_dim_v, page_size;
   int64_t shared_kv;
+  int64_t causal, skip_prefix_custom_mask, skip_prefix, skip_extend;
+  int64_t window_left, xai_temperature_len, stages;
+  int64_t has_softmax_scale;
+  double softmax_scale, logit_cap, k_scale, v_scale;
 } call_key;
 
 /* In a bytearray of Python's; its first members are filled by _look.py. */
 typedef struct look_state {
-  PyObject *none;
+  PyObject *none, *true_object, *false_object;
+  PyObject *int_type, *float_type, *str_type;
+  PyObject *is_grad_enabled, *requires_grad;          /* a function; the name of an attribute */
   int (*tensor_of)(PyObject *object, dl_tensor *out); /* DLPack's dltensor_from_py_object_no_sync */
   ea_status (*workspace_size)(const ea_plan *plan, const ea_batch *batch, size_t *bytes);
   ea_status (*run)(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t bytes, void *stream);
+  bool grad_mode; /* whether a tensor that requires grad is refused */
   call_key key;
   ea_batch batch;
 } look_state;
@@ -102,7 +117,77 @@ static PyObject *not_here(const look_state *state) {
   return state->none;
 }
 
+/* ---- options: none is taken here for what Python would refuse ------------------------------------ */
+
+static bool is_of(PyObject *object, const PyObject *type) {
+  PyObject *found = PyObject_Type(object);
+  Py_DecRef(found); /* the object keeps it */
+  return found == type;
+}
+
+static bool get_bool(const look_state *state, PyObject *object, int64_t *value) {
+  *value = object == state->true_object;
+  return *value || object == state->false_object;
+}
+
+static bool get_int(const look_state *state, PyObject *object, int64_t *value) {
+  if (!is_of(object, state->int_type)) return false;
+  *value = PyLong_AsLongLong(object);
+  if (*value != -1 || !PyErr_Occurred()) return true;
+  PyErr_Clear();
+  return false;
+}
+
+static bool get_number(const look_state *state, PyObject *object, double *value) {
+  if (!is_of(object, state->float_type) && !is_of(object, state->int_type)) return false;
+  *value = PyFloat_AsDouble(object);
+  if (*value != -1.0 || !PyErr_Occurred()) return true;
+  PyErr_Clear();
+  return false;
+}
+
+static bool get_scale(const look_state *state, PyObject *object, double *value) {
+  *value = 1.0;
+  return object == state->none || get_number(state, object, value);
+}
+
+enum { NUM_OPTIONS = 12 };
+
+/* causal, softmax_scale, logit_cap, window_left, skip_prefix_custom_mask, k_scale, v_scale, xai_temperature_len,
+ * skip_prefix, skip_extend, family, stages. */
+static bool look_at_options(look_state *state, PyObject *const options[NUM_OPTIONS]) {
+  call_key *key = &state->key;
+  key->has_softmax_scale = options[1] != state->none;
+  if (key->has_softmax_scale && !get_number(state, options[1], &key->softmax_scale)) return false;
+  if (options[10] != state->none && !is_of(options[10], state->str_type)) return false;
+  return get_bool(state, options[0], &key->causal) && get_number(state, options[2], &key->logit_cap) &&
+         get_int(state, options[3], &key->window_left) && get_bool(state, options[4], &key->skip_prefix_custom_mask) &&
+         get_scale(state, options[5], &key->k_scale) && get_scale(state, options[6], &key->v_scale) &&
+         get_int(state, options[7], &key->xai_temperature_len) && get_bool(state, options[8], &key->skip_prefix) &&
+         get_bool(state, options[9], &key->skip_extend) && get_int(state, options[11], &key->stages);
+}
+
 /* ---- looking ------------------------------------------------------------------------------------- */
+
+static bool requires_grad(const look_state *state, PyObject *tensor) {
+  PyObject *answer = PyObject_GetAttr(tensor, state->requires_grad);
+  if (!answer) {
+    PyErr_Clear();
+    return true;
+  }
+  Py_DecRef(answer); /* True and False outlive it */
+  return answer != state->false_object;
+}
+
+static bool is_grad_mode(const look_state *state) {
+  PyObject *answer = PyObject_CallObject(state->is_grad_enabled, NULL);
+  if (!answer) {
+    PyErr_Clear();
+    return true;
+  }
+  Py_DecRef(answer);
+  return answer != state->false_object;
+}
 
 /* A tensor of that many dimensions whose rows are contiguous and no other stride is 0 or negative. */
 static bool get_tensor(const look_state *state, PyObject *object, int32_t ndim, dl_tensor *tensor) {
@@ -112,6 +197,7 @@ static bool get_tensor(const look_state *state, PyObject *object, int32_t ndim, 
     return false;
   }
   if (tensor->ndim != ndim || !tensor->strides) return false;
+  if (state->grad_mode && tensor->type_code != DL_INT && requires_grad(state, object)) return false;
   if (tensor->device_type != DL_CPU && tensor->device_type != DL_CUDA) return false;
   for (int32_t i = 0; i < ndim - 1; i++) {
     if (tensor->strides[i] <= 0) return false;
@@ -216,12 +302,15 @@ static bool look_at_arrays(look_state *state, PyObject *qo_object, PyObject *kv_
   return is_like(&sinks, key, key->sinks_dtype);
 }
 
-/* (q, k, v, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, sinks): the call's key, or None: not here. */
+/* (q, k, v, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, sinks, the options): the call's key, or None: not
+ * here. */
 static PyObject *look(PyObject *self, PyObject *const *args, Py_ssize_t num_args) {
   look_state *state = state_of(self);
-  if (num_args != 9) return not_here(state);
+  if (num_args != 9 + NUM_OPTIONS) return not_here(state);
   memset(&state->key, 0, sizeof state->key);
   state->batch = (ea_batch)EA_BATCH_INIT;
+  state->grad_mode = is_grad_mode(state);
+  if (!look_at_options(state, args + 9)) return not_here(state);
   if (!look_at_rows(state, args[0], args[1], args[2], args[3], args[4])) return not_here(state);
   if (!look_at_arrays(state, args[5], args[6], args[7], args[8])) return not_here(state);
   state->key.shared_kv = is_shared(&state->batch, &state->key);

@@ -11,7 +11,6 @@ every option computes, are in include/extattn.h.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
 from typing import Any, Optional, Union
@@ -19,7 +18,6 @@ from typing import Any, Optional, Union
 from extattn import _attention
 from extattn._attention import PlanInfo, plan
 from extattn._library import (
-    CaptureOptions,
     DeviceError,
     DoesNotFitError,
     Error,
@@ -65,8 +63,8 @@ def extend_attention(
     mask_indptr: Any = None,
     window_kv_offsets: Any = None,
     skip_prefix_custom_mask: bool = True,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
+    k_scale: Optional[float] = 1.0,
+    v_scale: Optional[float] = 1.0,
     xai_temperature_len: int = 0,
     skip_prefix: bool = False,
     skip_extend: bool = False,
@@ -81,7 +79,8 @@ def extend_attention(
     k, v               [T, Hkv, D] and [T, Hkv, Dv], of q's type; may be None with skip_extend
     k_cache, v_cache   [slots, Hkv, D or Dv], or [pages, page_size, Hkv, D or Dv]: the pool, of q's type
                        or e4m3, e5m2. v_cache None: v and v_cache are the first Dv columns of k and
-                       k_cache (latent attention), and v is a tensor whose last dimension is Dv, or Dv
+                       k_cache (latent attention), and v is that view of k, or Dv. k_cache and v_cache
+                       None: no sequence has a prefix
     qo_indptr          [B+1] int32: sequence b's new tokens are rows qo_indptr[b] .. qo_indptr[b+1]-1
     kv_indptr          [B+1] int32: the same for the prefix, into kv_indices
     kv_indices         int32 or int64: the slot of each prefix token
@@ -95,11 +94,11 @@ def extend_attention(
     custom_mask        flat bool or uint8, replaces the causal rule; with mask_indptr [B] and perhaps
                        window_kv_offsets [B] int32, as include/extattn.h says
     skip_prefix_custom_mask  the prefix is visible whatever the mask says
-    k_scale, v_scale   of the prefix
+    k_scale, v_scale   of the prefix, as numbers (a tensor is refused); None: 1
     xai_temperature_len  length from which scores grow with log2 of the position; 0: none
     skip_prefix, skip_extend  leave one part out: two such results, merged, are the whole
     family, stages     the kernel family and the pipeline depth; None and 0: automatic
-    stream             a cudaStream_t as an int; None: the framework's current stream
+    stream             a cudaStream_t as an int, on a GPU only; None: the framework's current stream
     validate           check index arrays and slots on a GPU too, which waits for the answer
 
     Strided views are welcome as long as the last dimension is contiguous. Raises extattn.Error (the
@@ -146,6 +145,11 @@ def merge(
     out_a, out_b  [T, H, Dv] bf16, f16 or f32; lse_a, lse_b f32 [T, H], packed. A part with lse = -inf
     counts for nothing. out may be out_a or out_b, lse likewise; made when None.
     """
+    if _is_compiling():
+        from extattn.torch import traced_merge
+
+        merged: tuple[Any, Any] = traced_merge(out_a, lse_a, out_b, lse_b, out, lse, stream)
+        return merged
     made = out is None
     result, log_sum = _attention.merge_run(out_a, lse_a, out_b, lse_b, out, lse, stream)
     if made:
@@ -175,15 +179,7 @@ def capture(
     copies from the GPU and waits; slower_ms waits for every call. Calls inside a CUDA graph capture
     are not written. A call that Python refuses before it reaches the library is not either.
     """
-    options = CaptureOptions(
-        ctypes.sizeof(CaptureOptions),
-        os.fsencode(directory),
-        call,
-        slower_ms,
-        failing if failing is not None else not call and not slower_ms,
-        max_files,
-    )
-    return _attention.capturing(options)
+    return _attention.capturing(_attention.capture_options(directory, call, slower_ms, failing, max_files))
 
 
 def cuda_device_count() -> int:

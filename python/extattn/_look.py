@@ -16,6 +16,7 @@ from extattn._library import lib, library_path
 
 Functions = tuple[Callable[..., Optional[bytes]], Callable[[Any], Optional[int]], Callable[..., int]]
 
+_REQUIRES_GRAD = "requires_grad"
 _METHODS = 3  # in ea_look_methods, in the order of Functions
 
 
@@ -69,16 +70,20 @@ class Look(threading.local):
 
     functions: Optional[Functions] = None
 
-    def __init__(self, tensor_type: type) -> None:
+    def __init__(self, tensor_type: type, is_grad_enabled: Callable[[], bool]) -> None:
         library, tensor_from_object = _load(), _tensor_from_object(tensor_type)
         if library is None or not tensor_from_object:
             return
         state = bytearray(ctypes.c_size_t.in_dll(library, "ea_look_state_bytes").value)
-        pointers = (ctypes.c_void_p * 4).from_buffer(state)
-        pointers[0] = id(None)
-        pointers[1] = tensor_from_object
-        pointers[2] = ctypes.cast(lib.ea_workspace_size, ctypes.c_void_p).value
-        pointers[3] = ctypes.cast(lib.ea_run, ctypes.c_void_p).value
+        self.kept = (is_grad_enabled, _REQUIRES_GRAD)
+        objects = (None, True, False, int, float, str, *self.kept)
+        first: list[Any] = [
+            *map(id, objects),
+            tensor_from_object,
+            ctypes.cast(lib.ea_workspace_size, ctypes.c_void_p).value,
+            ctypes.cast(lib.ea_run, ctypes.c_void_p).value,
+        ]
+        (ctypes.c_void_p * len(first)).from_buffer(state)[:] = first
         make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
             ("PyCFunction_NewEx", ctypes.pythonapi)
         )

@@ -26,8 +26,8 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor
 
-from extattn import _attention
-from extattn._library import DeviceError, Error, InternalError, OutOfMemoryError, UnsupportedError
+from extattn import _attention, _options
+from extattn._library import DeviceError, Error, InternalError, InvalidError, OutOfMemoryError, UnsupportedError
 
 _log = logging.getLogger("extattn.sglang")
 _run = _attention.run
@@ -39,24 +39,35 @@ def _int32(x: Optional[Tensor]) -> Optional[Tensor]:
     return x if x is None or x.dtype is torch.int32 else x.to(torch.int32)
 
 
+def _check_tensors(**tensors: Any) -> None:
+    for name, x in tensors.items():
+        if not isinstance(x, Tensor):
+            raise InvalidError(f"{name}: found {_options.described(x)}, allowed torch.Tensor")
+
+
+def _check_tensors_or_none(**tensors: Any) -> None:
+    _check_tensors(**{name: x for name, x in tensors.items() if x is not None})
+
+
 def _scale(name: str, scale: Any) -> float:
-    if scale is None:
-        return 1.0
     if isinstance(scale, Tensor):
         raise UnsupportedError(f"{name}: found a tensor, whose value is not known to the host, allowed a float")
-    return float(scale)
+    return _options.scale(name, scale)
+
+
+def _number(name: str, x: Any) -> float:
+    """None: 0."""
+    return 0.0 if x is None else _options.number(name, x)
 
 
 def _length(name: str, length: Any) -> int:
-    if length is None or length <= 0:
-        return 0
-    if int(length) != length:
-        raise UnsupportedError(f"{name}: found {length}, allowed whole numbers")
-    return int(length)
+    """0 for None and for what is negative."""
+    return 0 if length is None else max(_options.integer(name, length, -_options.MAX_I64, _options.MAX_I64), 0)
 
 
 def _window(sliding_window_size: Any, is_causal: bool) -> int:
     window = _length("sliding_window_size", sliding_window_size)
+    _options.integer("sliding_window_size", window, 0, _options.MAX_I32)
     if window and not is_causal:
         raise UnsupportedError(
             f"sliding_window_size: found {window} without the causal rule, on which SGLang's releases differ,"
@@ -124,9 +135,24 @@ def extend_attention_fwd(
     max_len_extend and extend_seq_lens_cpu, which shape a Triton grid, are not needed.
     """
     _check_score_mod(score_mod)
+    boolean, skip_extend = _options.boolean, _options.boolean("skip_extend", skip_extend)
+    is_causal = boolean("is_causal", is_causal)
+    page_size = _options.integer("page_size", page_size, 1, _options.MAX_I32)
+    _check_tensors(
+        q_extend=q_extend, o_extend=o_extend, k_buffer=k_buffer, v_buffer=v_buffer, qo_indptr=qo_indptr,
+        kv_indptr=kv_indptr,
+    )  # fmt: skip
+    _check_tensors_or_none(
+        custom_mask=custom_mask, mask_indptr=mask_indptr, sinks=sinks, window_kv_offsets=window_kv_offsets,
+        lse_extend=lse_extend,
+    )  # fmt: skip
+    if not skip_extend:
+        _check_tensors(k_extend=k_extend, v_extend=v_extend)
     masked = custom_mask is not None
-    if identity_kv_indices:
-        kv_indices = torch.arange(k_buffer.shape[0] * page_size, dtype=torch.int32, device=q_extend.device)
+    if boolean("identity_kv_indices", identity_kv_indices):
+        slots = k_buffer.shape[:-2].numel()
+        kv_indices = torch.arange(slots, dtype=torch.int32, device=q_extend.device)
+    _check_tensors(kv_indices=kv_indices)
     _run(
         q_extend,
         None if skip_extend else k_extend,
@@ -140,9 +166,9 @@ def extend_attention_fwd(
         lse_extend,
         False,
         # A custom mask replaces the causal rule; with it, SGLang's window looks back only.
-        bool(is_causal) or masked,
-        sm_scale or None,
-        max(float(logit_cap or 0.0), 0.0),
+        is_causal or masked,
+        _number("sm_scale", sm_scale) or None,
+        max(_number("logit_cap", logit_cap), 0.0),
         _window(sliding_window_size, is_causal),
         _sinks(sinks, q_extend),
         custom_mask.reshape(-1) if custom_mask is not None else None,
@@ -169,6 +195,11 @@ def build_unified_kv_indices(
 
     Returns (kv_indptr [bs+1], kv_indices int64 [all prefixes and new tokens], prefix_lens [bs]).
     """
+    _check_tensors(
+        prefix_kv_indptr=prefix_kv_indptr, prefix_kv_indices=prefix_kv_indices, extend_start_loc=extend_start_loc,
+        extend_seq_lens=extend_seq_lens, extend_kv_indices=extend_kv_indices,
+    )  # fmt: skip
+    bs = _options.integer("bs", bs, 0, prefix_kv_indptr.shape[0] - 1)
     prefix_lens = prefix_kv_indptr[1 : bs + 1] - prefix_kv_indptr[:bs]
     lens = prefix_lens + extend_seq_lens[:bs]
     indptr = torch.nn.functional.pad(torch.cumsum(lens, dim=0), (1, 0))
@@ -247,6 +278,13 @@ def extend_attention_fwd_unified(
     and keys alike, so it changes nothing.
     """
     _check_score_mod(score_mod)
+    _check_tensors(
+        q=q, o=o, k_buffer=k_buffer, v_buffer=v_buffer, qo_indptr=qo_indptr, kv_indptr=kv_indptr,
+        kv_indices=kv_indices, prefix_lens=prefix_lens,
+    )  # fmt: skip
+    _check_tensors_or_none(custom_mask=custom_mask, mask_indptr=mask_indptr, sinks=sinks)
+    is_causal = _options.boolean("is_causal", is_causal)
+    page_size = _options.integer("page_size", page_size, 1, _options.MAX_I32)
     if _length("xai_temperature_len", xai_temperature_len):
         raise UnsupportedError(
             f"xai_temperature_len: found {xai_temperature_len}, for which SGLang's unified kernel has a formula of"
@@ -288,9 +326,9 @@ def extend_attention_fwd_unified(
         o,
         None,
         False,
-        bool(is_causal) or masked,
-        (sm_scale or 1.0 / q.shape[-1] ** 0.5) * k_factor,  # here k_scale is for every key
-        max(float(logit_cap or 0.0), 0.0),
+        is_causal or masked,
+        (_number("sm_scale", sm_scale) or 1.0 / q.shape[-1] ** 0.5) * k_factor,  # here k_scale is for every key
+        max(_number("logit_cap", logit_cap), 0.0),
         window,
         _sinks(sinks, q),
         custom_mask,
@@ -316,6 +354,10 @@ def merge_state(
     output_lse: Optional[Tensor] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
     """Two partial results as one; a part whose lse is infinite counts for nothing."""
+    _check_tensors(
+        prefix_output=prefix_output, prefix_lse=prefix_lse, suffix_output=suffix_output, suffix_lse=suffix_lse
+    )
+    _check_tensors_or_none(output=output, output_lse=output_lse)
     return _attention.merge_run(
         _contiguous_rows(prefix_output),
         _no_positive_infinity(prefix_lse),
@@ -376,12 +418,15 @@ def _with_fallback(name: str, ours: Callable[..., Any], original: Callable[..., 
     return call
 
 
-def _import_one(names: tuple[str, ...]) -> Any:
+def _import_one(names: tuple[str, ...], broken: list[str]) -> Any:
+    """The first that is there; one that is there and does not import is said in broken."""
     for name in names:
         try:
             return importlib.import_module(name)
-        except ImportError:
-            continue
+        except Exception as error:  # an import runs whatever is in the file
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            if missing is None or not f"{name}.".startswith(f"{missing}."):
+                broken.append(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
     return None
 
 
@@ -407,14 +452,18 @@ def install() -> list[str]:
     object took (the Triton backend's own attributes) is not: install before the server starts.
     Imports the modules in question, which makes SGLang look at the GPU; calling it again does nothing.
     """
+    broken: list[str] = []
     with _lock:
         if not _installed:
             for names in _MODULES:
-                module = _import_one(names)
+                module = _import_one(names, broken)
                 if module is not None:
                     _replace_in(module)
         if not _installed:
-            raise ImportError("extattn.sglang: found no SGLang with extend attention, allowed sglang 0.5.18 or later")
+            found = f"an SGLang that does not import ({broken[0]})" if broken else "no SGLang with extend attention"
+            raise ImportError(f"extattn.sglang: found {found}, allowed sglang 0.5.18 or later")
+        for reason in broken:
+            _log.warning("left as it is, since it does not import: %s", reason)
         return [f"{module.__name__}.{name}" for module, name, _ in _installed]
 
 

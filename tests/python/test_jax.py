@@ -46,3 +46,24 @@ def test_same_bits_as_numpy(cache):
     wanted = extattn.extend_attention(*[np.asarray(x) for x in args])
     assert wanted.dtype == ml_dtypes.bfloat16
     assert (np.asarray(out).view(np.uint16) == wanted.view(np.uint16)).all()
+
+
+@pytest.mark.parametrize("name", ["out", "lse"])
+def test_jax_arrays_are_not_written(name):
+    batch = Batch(dim=64)
+    args = batch.args(on_cpu)
+    out, lse = np.zeros_like(batch.q), np.zeros(batch.q.shape[:2], np.float32)
+    results = {"out": out, "lse": lse, name: on_cpu({"out": out, "lse": lse}[name])}
+    with pytest.raises(extattn.InvalidError, match=f"^{name}: found a JAX array, which is immutable"):
+        extattn.extend_attention(*args, **results)
+    parts = on_cpu(out), on_cpu(lse)
+    with pytest.raises(extattn.InvalidError, match=f"^{name}: found a JAX array, which is immutable"):
+        extattn.merge(*parts, *parts, **results)
+    assert not np.asarray(results[name]).any()
+    extattn.extend_attention(*args, out=out, lse=lse)
+    check_close(out, attention(batch)[0])
+
+
+def test_scales_of_jax_are_refused():
+    with pytest.raises(extattn.InvalidError, match=r"^k_scale: found jax.*, allowed a number"):
+        extattn.extend_attention(*Batch().args(on_cpu), k_scale=jnp.float32(2.0) * 1)

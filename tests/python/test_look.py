@@ -191,6 +191,48 @@ def test_refusals_are_those_of_the_long_way(argument, spoilt):
         assert FRAMEWORK.look.functions is not None
 
 
+VALUES = [None, True, False, 0, 1, 2, -1, 4, 1.0, 2.0, 4.0, 0.0, -0.0, float("nan"), float("inf"), 1.9, "no", "cpu", "",
+          "reference", [], {}, 2**31, 2**32 + 1, 2**63, 2**64 + 1, 10**400, np.float32(2), np.int64(2), np.bool_(True),
+          np.array(2.0), np.array(2), torch.tensor(2.0), torch.tensor(2), torch.tensor(True), object]  # fmt: skip
+CHANGED = ("causal", "softmax_scale", "logit_cap", "window_left", "skip_prefix_custom_mask", "k_scale", "v_scale",
+           "xai_temperature_len", "skip_prefix", "skip_extend", "family", "stages", "stream", "validate")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_options_are_those_of_the_long_way(name):
+    """Each value after each other, as some are equal to Python that are not the same: 1, 1.0 and True."""
+    tensors = with_results(CALLS["plain"]())
+    with the_long_way():
+        wanted = [call(tensors, {name: value}) for value in VALUES]
+    assert sum(isinstance(answer[0], list) for answer in wanted) >= 1
+    for _ in range(2):
+        for value, answer in zip(VALUES, wanted):
+            assert repr(call(tensors, {name: value})) == repr(answer), value  # a NaN is itself there
+
+
+def test_options_that_are_usual_take_the_short_way():
+    tensors = CALLS["plain"]()
+    for options in ({"logit_cap": 5}, {"k_scale": None, "v_scale": 2}, {"family": "reference"}, {"softmax_scale": 1},
+                    {"window_left": 0, "stages": 0, "xai_temperature_len": 7}):  # fmt: skip
+        call(tensors, options)
+        with statuses() as answers:
+            assert isinstance(call(tensors, options)[0], list)
+        assert answers == [0], options
+
+
+def test_gradients_are_refused_where_torch_would_want_them():
+    tensors = CALLS["plain"]()
+    tensors["k"].requires_grad_()
+    with torch.no_grad():
+        call(tensors, {})
+        with statuses() as answers:
+            assert isinstance(call(tensors, {})[0], list)
+        assert answers == [0]
+    short, long = short_and_long(tensors, {})
+    assert short == long
+    assert short[0] == "InvalidError"
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_several_things_wrong(seed):
     rng = random.Random(seed)

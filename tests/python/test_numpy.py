@@ -142,7 +142,7 @@ def test_refusals(batch):
 
     with refused(r"q: found shape \[8, 128\], allowed \[tokens, heads, head_dim\]"):
         call(q=batch.q.reshape(8, 128))
-    with refused(r"q: found type float64, allowed float32"):
+    with refused(r"q: found type float64, allowed bf16, f16, f32"):
         call(q=batch.q.astype(np.float64))
     with refused(r"k: found type f16, allowed f32, as q"):
         call(k=batch.k.astype(np.float16))

@@ -248,6 +248,27 @@ REFUSED = [
     ({"sliding_window_size": 5, "is_causal": False}, "sliding_window_size: found 5 without the causal rule"),
     ({"xai_temperature_len": 1}, "xai_temperature_len: found 1"),
     ({"page_size": 3}, "k_buffer: found 4 rows a page"),
+    ({"k_scale": np.array(1.0)}, r"k_scale: found numpy\.ndarray, allowed a number"),
+    ({"v_scale": "1"}, "v_scale: found '1'"),
+    ({"sm_scale": torch.tensor(0.5)}, r"sm_scale: found torch\.Tensor, allowed a number"),
+    ({"logit_cap": torch.tensor(5.0)}, r"logit_cap: found torch\.Tensor, allowed a number"),
+    ({"logit_cap": "5"}, "logit_cap: found '5'"),
+    ({"sliding_window_size": 1.9}, r"sliding_window_size: found 1\.9, allowed an integer"),
+    ({"sliding_window_size": "3"}, "sliding_window_size: found '3', allowed an integer"),
+    ({"sliding_window_size": torch.tensor(3)}, r"sliding_window_size: found torch\.Tensor, allowed an integer"),
+    ({"sliding_window_size": 2**32 + 1}, "sliding_window_size: found 4294967297, allowed 0 to 2147483647"),
+    ({"xai_temperature_len": 4.5}, r"xai_temperature_len: found 4\.5, allowed an integer"),
+    ({"page_size": 4.0}, r"page_size: found 4\.0, allowed an integer"),
+    ({"page_size": 2**40}, "page_size: found 1099511627776, allowed 1 to 2147483647"),
+    ({"is_causal": "no"}, "is_causal: found 'no', allowed True or False"),
+    ({"is_causal": torch.tensor(True)}, r"is_causal: found torch\.Tensor, allowed True or False"),
+    ({"skip_prefix": 1}, "skip_prefix: found 1, allowed True or False"),
+    ({"skip_extend": "no"}, "skip_extend: found 'no', allowed True or False"),
+    ({"skip_prefix_custom_mask": None}, "skip_prefix_custom_mask: found None, allowed True or False"),
+    ({"identity_kv_indices": 1}, "identity_kv_indices: found 1, allowed True or False"),
+    ({"sinks": [0.0] * 4}, r"sinks: found list, allowed torch\.Tensor"),
+    ({"custom_mask": [1]}, r"custom_mask: found list, allowed torch\.Tensor"),
+    ({"lse_extend": np.zeros((8, 4))}, r"lse_extend: found numpy\.ndarray, allowed torch\.Tensor"),
 ]
 
 
@@ -261,6 +282,51 @@ def test_refusals(options, reason):
     with pytest.raises(extattn.Error, match=r"^out: found type f32, allowed bf16"):
         fwd(args, page_size=4)
     assert (out == 7).all()
+
+
+SGLANGS = ("q_extend", "k_extend", "v_extend", "o_extend", "k_buffer", "v_buffer", "qo_indptr", "kv_indptr",
+           "kv_indices")  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(len(SGLANGS)), ids=SGLANGS)
+def test_what_is_no_tensor_is_refused_by_name(at):
+    args, _ = bf16(Batch(dim=32))
+    for value in ([1], None, 3.0, np.zeros(3)):
+        with pytest.raises(extattn.InvalidError, match=f"^{SGLANGS[at]}: found .*, allowed torch.Tensor"):
+            fwd([*args[:at], value, *args[at + 1 :]])
+
+
+def test_refusals_of_the_unified_function():
+    batch = Batch(dim=64)
+    args, out, unified = unified_of(batch)
+    for options, reason in REFUSED:
+        name = next(iter(options))
+        if name not in ("page_size", "xai_temperature_len", "skip_prefix", "skip_extend", "skip_prefix_custom_mask",
+                        "identity_kv_indices", "lse_extend"):  # fmt: skip
+            with pytest.raises(extattn.Error, match="^" + reason):
+                unified_fwd(args, unified, out, **options)
+    with pytest.raises(extattn.InvalidError, match=r"^page_size: found 1\.0, allowed an integer"):
+        unified_fwd(args, unified, out, page_size=1.0)
+    for i, name in enumerate(("kv_indptr", "kv_indices")):
+        with pytest.raises(extattn.InvalidError, match=f"^{name}: found list, allowed torch.Tensor"):
+            unified_fwd(args, (*unified[:i], [0], *unified[i + 1 :]), out)
+
+
+@pytest.mark.parametrize("bs", [1.9, "3", True, -1, 4, 2**40, torch.tensor(3)], ids=str)
+def test_batch_sizes_are_integers(bs):
+    batch = Batch()
+    args, _ = bf16(batch)
+    lens = torch.from_numpy(batch.extend.astype(np.int32))
+    with pytest.raises(extattn.InvalidError, match=r"^bs: found "):
+        sgl.build_unified_kv_indices(args[7], args[8], args[6][:-1], lens, torch.arange(8), bs)
+
+
+def test_merge_state_refuses_by_name():
+    parts = {"prefix_output": torch.zeros(3, 2, 8), "prefix_lse": torch.zeros(3, 2),
+             "suffix_output": torch.zeros(3, 2, 8), "suffix_lse": torch.zeros(3, 2)}  # fmt: skip
+    for name in (*parts, "output", "output_lse"):
+        with pytest.raises(extattn.InvalidError, match=f"^{name}: found list, allowed torch.Tensor"):
+            sgl.merge_state(**{**parts, name: [1.0]})
 
 
 @pytest.fixture
@@ -375,3 +441,45 @@ def test_no_sglang(monkeypatch):
     monkeypatch.setitem(sys.modules, "sglang", None)
     with pytest.raises(ImportError, match="found no SGLang"):
         sgl.install()
+
+
+@pytest.fixture
+def half_sglang(monkeypatch, tmp_path):
+    """A folder with SGLang's modules of the releases before its kernels moved, of which some raise when imported."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(path, text):
+        path = tmp_path / "sglang/srt/layers/attention" / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    yield write
+    sgl.uninstall()
+    for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
+        del sys.modules[name]
+
+
+RAISES = {
+    "KeyError: 'NOT_SET'": "import os\nos.environ.pop('NOT_SET')\n",
+    "ModuleNotFoundError: No module named 'no_triton_here'": "import no_triton_here\n",
+    "RuntimeError: no GPU": "raise RuntimeError('no GPU\\nsecond line')\n",
+}
+
+
+@pytest.mark.parametrize("reason", RAISES)
+def test_an_sglang_that_does_not_import(half_sglang, reason):
+    half_sglang("triton_ops/extend_attention.py", RAISES[reason])
+    message = "extattn.sglang: found an SGLang that does not import (sglang.srt.layers.attention.triton_ops."
+    with pytest.raises(ImportError) as raised:
+        sgl.install()
+    assert str(raised.value).startswith(f"{message}extend_attention: {reason}), allowed sglang 0.5.18 or later")
+
+
+def test_an_sglang_of_which_half_imports(half_sglang, caplog):
+    half_sglang("triton_ops/extend_attention.py", RAISES["KeyError: 'NOT_SET'"])
+    half_sglang("triton_ops/merge_state.py", "def merge_state_triton(*args):\n    return 'original'\n")
+    with caplog.at_level(logging.WARNING, logger="extattn.sglang"):
+        assert sgl.install() == ["sglang.srt.layers.attention.triton_ops.merge_state.merge_state_triton"]
+    assert "triton_ops.extend_attention: KeyError: 'NOT_SET'" in caplog.text

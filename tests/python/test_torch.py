@@ -57,15 +57,107 @@ def test_same_bits_as_numpy(batch):
 def test_parameters_and_subclasses(batch):
     args = tensors(batch)
     wanted = extattn.extend_attention(*args)
-    args[0] = torch.nn.Parameter(args[0])
+    args[0] = torch.nn.Parameter(args[0], requires_grad=False)
     assert torch.equal(extattn.extend_attention(*args), wanted)
+    args[0].requires_grad_()
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert torch.equal(extattn.extend_attention(*args), wanted)
 
 
-def test_a_tensor_elsewhere_is_refused(batch):
+NAMES = ("q", "k", "v", "k_cache", "v_cache", "qo_indptr", "kv_indptr", "kv_indices", "out", "lse", "sinks")
+
+
+def named(batch):
+    args = dict(zip(NAMES, tensors(batch)))
+    return {**args, "out": torch.zeros(8, 4, 32), "lse": torch.zeros(8, 4), "sinks": torch.zeros(4)}
+
+
+def refused(message):
+    return pytest.raises(extattn.InvalidError, match="^" + message)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name[-2:] not in ("tr", "es")])
+def test_a_gradient_that_would_be_lost_is_refused(batch, name):
+    args = named(batch)
+    extattn.extend_attention(**args)
+    args[name].requires_grad_()
+    message = rf"{name}: found a tensor that requires grad, .*, allowed {name}\.detach\(\)"
+    for _ in range(2):
+        with refused(message):
+            extattn.extend_attention(**args)
+        with refused(message):
+            torch.ops.extattn.extend_attention_out(**args)
+    with torch.no_grad():
+        extattn.extend_attention(**args)
+        torch.ops.extattn.extend_attention_out(**args)
+    extattn.extend_attention(**{**args, name: args[name].detach()})
+    args.pop("out"), args.pop("lse")
+    if name in args:
+        with refused(message):
+            torch.ops.extattn.extend_attention(**args)
+
+
+def test_a_gradient_that_a_merge_would_lose_is_refused():
+    parts = {name: torch.zeros(3, 2, 8) for name in ("out_a", "out_b", "out")}
+    parts.update({name: torch.zeros(3, 2) for name in ("lse_a", "lse_b", "lse")})
+    for name in parts:
+        given = {**parts, name: parts[name].clone().requires_grad_()}
+        with refused(f"{name}: found a tensor that requires grad"):
+            extattn.merge(**given)
+        with refused(f"{name}: found a tensor that requires grad"):
+            torch.ops.extattn.merge_out(**given)
+        with torch.no_grad():
+            extattn.merge(**given)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tensor_elsewhere_is_refused(batch, name):
+    args = named(batch)
+    for _ in range(2):
+        with refused(f"{name}: found on meta, allowed cpu, cuda"):
+            extattn.extend_attention(**{**args, name: args[name].to("meta")})
+        with refused(f"{name}: found .*, allowed a tensor with memory and strides"):
+            extattn.extend_attention(**{**args, name: args[name].to_sparse()})
+        extattn.extend_attention(**args)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("out", "lse")])
+def test_what_is_no_tensor_is_refused_by_name(batch, name):
+    args = named(batch)
+    for value in ([1.0], 3.5, args[name].numpy(), "x"):
+        with refused(rf"{name}: found .*, allowed torch\.Tensor, as q" if name != "q" else "(q|k_cache): found "):
+            extattn.extend_attention(**{**args, name: value})
+
+
+@pytest.mark.parametrize("name", ["softmax_scale", "logit_cap", "k_scale", "v_scale"])
+def test_scales_that_are_tensors_are_refused(batch, name):
+    """Their value is read where the plan is made, so a change in place was not seen."""
     args = tensors(batch)
-    args[4] = args[4].to("meta")
-    with pytest.raises(extattn.Error):
-        extattn.extend_attention(*args)
+    scale = torch.tensor(0.5)
+    for value in (0.5, 2.0):
+        extattn.extend_attention(*args, **{name: value})
+        scale.fill_(value)
+        with refused(rf"{name}: found torch\.Tensor, allowed a number"):
+            extattn.extend_attention(*args, **{name: scale})
+    with refused(rf"{name}: found torch\.Tensor, allowed a number"):
+        torch.compile(lambda s: extattn.extend_attention(*args, **{name: s}), backend="eager")(scale)
+
+
+@pytest.mark.parametrize("name", ["window_left", "xai_temperature_len", "stages"])
+def test_integers_that_are_tensors_are_refused(batch, name):
+    with refused(rf"{name}: found torch\.Tensor, allowed an integer"):
+        extattn.extend_attention(*tensors(batch), **{name: torch.tensor(3)})
+
+
+def test_the_operators_numbers(batch):
+    """torch refuses what is no number; what would wrap comes here."""
+    args = tensors(batch)
+    with refused("window_left: found 4294967297, allowed -1 to 2147483647"):
+        torch.ops.extattn.extend_attention(*args, window_left=2**32 + 1)
+    for options in ({"window_left": 1.9}, {"causal": "no"}, {"stages": "3"}):
+        with pytest.raises(RuntimeError, match=f"for argument '{next(iter(options))}'"):
+            torch.ops.extattn.extend_attention(*args, **options)
 
 
 def test_merge(batch):
@@ -103,7 +195,106 @@ def test_fake_versions():
     torch.library.opcheck(torch.ops.extattn.extend_attention.default, tuple(args), test_utils=tests)
     out, lse = torch.zeros_like(args[0]), torch.zeros(8, 4)
     torch.library.opcheck(torch.ops.extattn.extend_attention_out.default, (*args, out, lse), test_utils=tests)
-    torch.library.opcheck(torch.ops.extattn.merge.default, (out, lse, out.clone(), lse.clone()), test_utils=tests)
+    parts = (out, lse, out.clone(), lse.clone())
+    torch.library.opcheck(torch.ops.extattn.merge.default, parts, test_utils=tests)
+    results = (out.clone(), lse.clone())
+    torch.library.opcheck(torch.ops.extattn.merge_out.default, (*parts, *results), test_utils=tests)
+
+
+def test_fake_versions_refuse_by_name():
+    args = [x.to("meta") for x in tensors(Batch())]
+    for i, name in ((0, "q"), (4, "v_cache")):
+        for value in (args[i][0], args[i].reshape(-1)):
+            with refused(f"{name}: found shape "):
+                torch.ops.extattn.extend_attention(*args[:i], value, *args[i + 1 :])
+    with refused("v: found None"):
+        torch.ops.extattn.extend_attention(args[0], args[1], None, args[3], None, *args[5:])
+    latent = torch.ops.extattn.extend_attention(*args[:2], args[1][..., :16], args[3], None, *args[5:])
+    assert latent[0].shape == (8, 4, 16)
+    out, lse = args[0], torch.zeros(8, 4, device="meta")
+    assert torch.ops.extattn.merge(out, lse, out, lse)[0].shape == out.shape
+
+
+BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+
+
+def compiled(function, backend):
+    torch.compiler.reset()
+    return torch.compile(function, backend=backend, fullgraph=True)
+
+
+@BACKENDS
+@pytest.mark.parametrize("how", ["width", "view", "made"])
+def test_compile_latent_attention(backend, how):
+    batch = Batch(kv_heads=1, dim=48)
+    q, k, _, k_cache, _, *indices = tensors(batch)
+
+    def f(q, k, k_cache, *indices):
+        if how == "made":
+            k = k * 1.5
+        return extattn.extend_attention(q * 2, k, 32 if how == "width" else k[..., :32], k_cache, None, *indices) + 1
+
+    found = compiled(f, backend)(q, k, k_cache, *indices)
+    assert torch.equal(found, f(q, k, k_cache, *indices))
+
+
+@BACKENDS
+def test_compile_without_caches(backend):
+    args = tensors(Batch(prefix=(0, 0, 0)))
+
+    def f(q, k, v, *indices):
+        return extattn.extend_attention(q * 2, k, v, None, None, *indices) + 1
+
+    wanted = extattn.extend_attention(args[0] * 2, *args[1:]) + 1
+    assert torch.equal(compiled(f, backend)(*args[:3], *args[5:]), wanted)
+
+
+@BACKENDS
+@pytest.mark.parametrize("given", [(), ("out",), ("lse",), ("out", "lse"), ("in place",)], ids=str)
+def test_compile_merge(batch, backend, given):
+    args = tensors(batch)
+    halves = [
+        extattn.extend_attention(*args, **{skip: True}, return_lse=True) for skip in ("skip_prefix", "skip_extend")
+    ]
+    results = {"out": torch.zeros(8, 4, 32), "lse": torch.zeros(8, 4)}
+
+    def f(out_a, lse_a, out_b, lse_b, results):
+        if given == ("in place",):
+            results = {"out": out_a, "lse": lse_a}
+        out, lse = extattn.merge(out_a, lse_a, out_b, lse_b, **results)
+        return out * 2, lse + 1, out_a + 0, results
+
+    def inputs():
+        parts = [x.clone() for half in halves for x in half]
+        return *parts, {name: results[name].clone() for name in given if name in results}
+
+    found, wanted = compiled(f, backend)(*inputs()), f(*inputs())
+    for x, y in zip((*found[:3], *found[3].values()), (*wanted[:3], *wanted[3].values())):
+        assert torch.equal(x, y)
+    assert len(found[3]) == len(wanted[3])
+
+
+def test_compile_refuses_what_a_call_refuses(batch):
+    args = tensors(batch)
+    for options in ({"window_left": 1.9}, {"causal": "no"}, {"window_left": 2**32 + 1}, {"stream": 0}, {"validate": 1}):
+        torch.compiler.reset()
+        with refused(f"{next(iter(options))}: found "):
+            torch.compile(lambda q, o=options: extattn.extend_attention(q, *args[1:], **o), backend="eager")(args[0])
+    torch.compiler.reset()
+    q = args[0].clone().requires_grad_()
+    with refused("q: found a tensor that requires grad"):
+        torch.compile(lambda q: extattn.extend_attention(q * 2, *args[1:]), backend="aot_eager")(q)
+    with torch.no_grad():
+        found = compiled(lambda q: extattn.extend_attention(q * 2, *args[1:]), "aot_eager")(q)
+    assert torch.equal(found, extattn.extend_attention(args[0] * 2, *args[1:]))
+
+
+def test_compile_with_numbers_that_change(batch):
+    args = tensors(batch)
+    f = compiled(lambda q, w, s: extattn.extend_attention(q * 2, *args[1:], window_left=w, k_scale=s), "aot_eager")
+    for w, s in ((1, 0.5), (2, 1.5), (3, 2.5), (4, None)):
+        wanted = extattn.extend_attention(args[0] * 2, *args[1:], window_left=w, k_scale=s)
+        assert torch.equal(f(args[0], w, s), wanted)
 
 
 def test_compile():
