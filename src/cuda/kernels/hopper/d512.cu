@@ -33,7 +33,7 @@ static_assert(release_lag >= 1 && release_lag < shape::v_units, "when products a
 
 /* ---- a consumer ------------------------------------------------------------------------------ */
 
-/* The mainloop, around it the work tiles. One long function, with its steps as lambdas: they share the accumulators,
+/* The mainloop, around it the work tiles, in one piece: its steps are lambdas, which share the accumulators,
  * the probabilities, the softmax's state and the ring, all in registers, and ptxas serialises the products where
  * anything else touches those that are in flight. */
 EA_DEVICE void consume(const ea_cta<shape> &cta) {

@@ -243,7 +243,7 @@ EA_DEVICE bool is_scaled(const ea_hopper_launch &launch) {
   return launch.scores.transformed || launch.scores.k_scale != 1.0f || launch.scores.v_scale != 1.0f;
 }
 
-/* The mainloop, around it the work tiles. One long function, with its steps as lambdas: they share the accumulators,
+/* The mainloop, around it the work tiles, in one piece: its steps are lambdas, which share the accumulators,
  * the probabilities, the softmax's state and the ring, all in registers, and ptxas serialises the products where
  * anything else touches those that are in flight. */
 EA_DEVICE void consume(const ea_cta<shape> &cta) {
