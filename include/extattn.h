@@ -323,6 +323,11 @@ typedef struct ea_cache {
 /*
  * The tensors of one call. Every pointer is host memory on a CPU context and device
  * memory on a CUDA context, except the two that are called host.
+ *
+ * out, lse and the workspace have memory of their own: EA_ERR_INVALID where one can share a
+ * byte with another or with an input. Views that interleave in one buffer are fine where a
+ * stride of either shows that they keep apart: modulo that stride (in bytes) each covers one
+ * range, and the ranges do not meet, as with different heads, or columns, of rows of one length.
  */
 typedef struct ea_batch {
   size_t struct_size;
@@ -412,7 +417,8 @@ EA_API ea_status ea_validate(const ea_plan *plan, const ea_batch *batch, void *w
  *
  * A part with lse = -inf counts for nothing, whatever its out holds; two such parts
  * give out = 0 and lse = -inf. All lse are [T, H] f32 packed. out may be out_a or out_b,
- * lse likewise.
+ * data and strides, and lse may be lse_a or lse_b; other than that they have memory of their
+ * own, as ea_batch says.
  */
 typedef struct ea_merge_args {
   size_t struct_size;

@@ -3,6 +3,7 @@
 #include "common/check.h"
 #include "common/grow.h"
 #include "cpu/cpu.h"
+#include "problem/footprint.h"
 #include "problem/tensor.h"
 
 static ea_status check_shape(const ea_merge_args *args) {
@@ -36,25 +37,42 @@ static ea_status check_lse(const char *name, const ea_merge_args *args, const fl
   return ea_tensor_resolve(&rule, &tensor);
 }
 
-/* out may be a part itself, row for row; the same memory seen with other strides would be
- * overwritten before it is read. */
-static ea_status check_out_is(const ea_tensor *out, const ea_tensor *part, const char *part_name) {
-  if (!out->data || out->data != part->data) return EA_OK;
-  if (out->token_stride == part->token_stride && out->head_stride == part->head_stride) return EA_OK;
-  return ea_fail(EA_ERR_INVALID, "out: found %s's memory with strides %lld, %lld, allowed %s's own (%lld, %lld)",
-                 part_name, (long long)out->token_stride, (long long)out->head_stride, part_name,
-                 (long long)part->token_stride, (long long)part->head_stride);
+static ea_footprint out_footprint(const char *name, const ea_merge_args *args, const ea_tensor *out) {
+  const ea_strided strided = {out->data, out->token_stride, out->head_stride};
+  return ea_tensor_footprint(name, strided, args->num_tokens, args->num_heads, args->head_dim_v, args->dtype);
 }
 
-/* lse may be a part's own, not one that starts elsewhere in it. */
-static ea_status check_lse_is(const ea_merge_args *args, const float *part, const char *part_name) {
-  if (!args->lse || args->lse == part) return EA_OK;
-  const uintptr_t bytes = (uintptr_t)args->num_tokens * (uintptr_t)args->num_heads * sizeof(float);
-  const uintptr_t lse = (uintptr_t)args->lse;
-  const uintptr_t other = (uintptr_t)part;
-  if (lse + bytes <= other || other + bytes <= lse) return EA_OK;
-  return ea_fail(EA_ERR_INVALID, "lse: found memory that overlaps %s, allowed %s itself or memory apart", part_name,
-                 part_name);
+static ea_footprint lse_footprint(const char *name, const ea_merge_args *args, const float *lse) {
+  return ea_array_footprint(name, lse, (uint64_t)args->num_tokens * (uint64_t)args->num_heads, sizeof *lse);
+}
+
+/* may_be: a part's own memory, whole and in its order, serves as well as memory of its own. */
+static ea_status check_pair(const ea_footprint *result, const ea_footprint *other, bool may_be) {
+  if (ea_footprints_apart(result, other) || (may_be && ea_footprints_equal(result, other))) return EA_OK;
+  if (!may_be) {
+    return ea_fail(EA_ERR_INVALID, "%s: found memory that overlaps %s, allowed memory of its own", result->name,
+                   other->name);
+  }
+  return ea_fail(EA_ERR_INVALID, "%s: found memory that overlaps %s, allowed %s itself or memory apart", result->name,
+                 other->name, other->name);
+}
+
+/* out and lse may each be a part's own, row for row: the same memory seen with other strides, or from elsewhere in it,
+ * would be overwritten before it is read. */
+static ea_status check_apart(const ea_merge_args *args) {
+  enum { OUT_A, OUT_B, LSE_A, LSE_B, NUM_PARTS };
+  if (args->num_tokens == 0) return EA_OK; /* nothing is written */
+  const ea_footprint out = out_footprint("out", args, &args->out);
+  const ea_footprint lse = lse_footprint("lse", args, args->lse);
+  const ea_footprint parts[NUM_PARTS] = {
+      out_footprint("out_a", args, &args->out_a), out_footprint("out_b", args, &args->out_b),
+      lse_footprint("lse_a", args, args->lse_a), lse_footprint("lse_b", args, args->lse_b)};
+  ea_status status = EA_OK;
+  for (int p = 0; p < NUM_PARTS && !status; ++p) {
+    status = check_pair(&out, &parts[p], p <= OUT_B);
+    if (!status) status = check_pair(&lse, &parts[p], p >= LSE_A);
+  }
+  return status ? status : check_pair(&lse, &out, false);
 }
 
 static ea_status resolve(ea_merge_args *args) {
@@ -68,10 +86,7 @@ static ea_status resolve(ea_merge_args *args) {
   if (!status) status = check_lse("lse_a", args, args->lse_a, true);
   if (!status) status = check_lse("lse_b", args, args->lse_b, true);
   if (!status) status = check_lse("lse", args, args->lse, false);
-  if (!status) status = check_out_is(&args->out, &args->out_a, "out_a");
-  if (!status) status = check_out_is(&args->out, &args->out_b, "out_b");
-  if (!status) status = check_lse_is(args, args->lse_a, "lse_a");
-  if (!status) status = check_lse_is(args, args->lse_b, "lse_b");
+  if (!status) status = check_apart(args);
   return status;
 }
 

@@ -41,6 +41,13 @@ static ea_status check_workspace(const ea_plan *plan, const ea_call *call, const
   return ea_check_pointer("workspace", workspace, EA_WORKSPACE_ALIGNMENT, "memory of ea_workspace_size bytes");
 }
 
+/* After what the arrays hold is checked, as far as it can be: a count that they contradict is better named than an
+ * overlap that follows from it. */
+static ea_status check_apart(const ea_plan *plan, const ea_call *call, const void *workspace, size_t bytes) {
+  const bool takes_any = !plan->context->cuda && workspace_bytes_of(plan, call->num_seqs, call->num_tokens, 0) == 0;
+  return ea_check_apart(call, takes_any || !is_usable(workspace) ? NULL : workspace, bytes);
+}
+
 /* Everything that can be said about a call without touching device memory. */
 static ea_status check_call(const ea_plan *plan, const ea_batch *batch, const void *workspace, size_t workspace_bytes,
                             const void *stream, ea_call *call) {
@@ -52,24 +59,28 @@ static ea_status check_call(const ea_plan *plan, const ea_batch *batch, const vo
   return status;
 }
 
-static void run_cpu(const ea_plan *plan, const ea_call *call, void *workspace) {
+static ea_status run_cpu(const ea_plan *plan, const ea_call *call, void *workspace, size_t workspace_bytes) {
   const ea_context *context = plan->context;
+  const ea_status status = check_apart(plan, call, workspace, workspace_bytes);
+  if (status || call->num_tokens == 0) return status;
   if (plan->info.family == EA_FAMILY_REFERENCE) {
     ea_reference_run(call, context->num_threads);
   } else {
     ea_cpu_run(call, context->isa, context->num_threads, workspace);
   }
+  return EA_OK;
 }
 
 static ea_status run_cuda(const ea_plan *plan, const ea_call *call, const ea_batch *callers, void *workspace,
                           size_t workspace_bytes, void *stream) {
   ea_batch batch = EA_BATCH_INIT; /* the caller's may be a shorter, older one */
   ea_struct_in(&batch, sizeof batch, callers, callers->struct_size);
+  ea_status status = EA_OK;
   if (batch.qo_indptr_host && batch.kv_indptr_host) {
-    const ea_status status = ea_check_indptr(call, batch.qo_indptr_host, batch.kv_indptr_host);
-    if (status) return status;
+    status = ea_check_indptr(call, batch.qo_indptr_host, batch.kv_indptr_host);
   }
-  if (call->num_tokens == 0) return EA_OK;        /* nothing to write */
+  if (!status) status = check_apart(plan, call, workspace, workspace_bytes);
+  if (status || call->num_tokens == 0) return status;
   if (!is_usable(workspace)) workspace_bytes = 0; /* a call that needs none takes any */
   return ea_cuda_run(plan->context->cuda, &plan->cuda, call, workspace, workspace_bytes, stream);
 }
@@ -80,8 +91,7 @@ static ea_status run(const ea_plan *plan, const ea_batch *batch, void *workspace
   const ea_status status = check_call(plan, batch, workspace, workspace_bytes, stream, &call);
   if (status) return status;
   if (plan->context->cuda) return run_cuda(plan, &call, batch, workspace, workspace_bytes, stream);
-  if (call.num_tokens > 0) run_cpu(plan, &call, workspace);
-  return EA_OK;
+  return run_cpu(plan, &call, workspace, workspace_bytes);
 }
 
 ea_status ea_run(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t workspace_bytes, void *stream) {
@@ -98,8 +108,11 @@ ea_status ea_run(const ea_plan *plan, const ea_batch *batch, void *workspace, si
 ea_status ea_validate(const ea_plan *plan, const ea_batch *batch, void *workspace, size_t workspace_bytes,
                       void *stream) {
   ea_call call;
-  const ea_status status = check_call(plan, batch, workspace, workspace_bytes, stream, &call);
-  if (status || !plan->context->cuda) return status;
-  const bool usable = is_usable(workspace) && workspace_bytes >= EA_CUDA_VALIDATE_BYTES;
-  return ea_cuda_validate(plan->context->cuda, &call, usable ? workspace : NULL, stream);
+  ea_status status = check_call(plan, batch, workspace, workspace_bytes, stream, &call);
+  if (status) return status;
+  const ea_status apart = check_apart(plan, &call, workspace, workspace_bytes);
+  if (!plan->context->cuda) return apart;
+  const bool usable = is_usable(workspace) && workspace_bytes >= EA_CUDA_VALIDATE_BYTES && !apart;
+  status = ea_cuda_validate(plan->context->cuda, &call, usable ? workspace : NULL, stream);
+  return status ? status : apart;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check/layout.h"
 #include "check/promise.h"
 
 /* Refusing takes no arithmetic: small cases do, as many as possible. */
@@ -379,7 +380,124 @@ static void check_contradictions(const refusal *r, ea_runner *runner) {
   }
 }
 
-static void check_batch(const refusal *r) {
+/* ------------------------------------------------------------------------------------
+ * Overlaps
+ * ---------------------------------------------------------------------------------- */
+
+/* An input as [pages, rows, heads, width]; strides in elements, 0 where packed. */
+typedef struct input {
+  const char *name;
+  const void *data;
+  ea_shape shape;
+  ea_strides by;
+  size_t element_bytes;
+} input;
+
+enum { MAX_INPUTS = 12 };
+
+static void add_input(input *inputs, int *count, const char *name, const void *data, ea_shape shape, ea_strides by,
+                      ea_dtype dtype) {
+  if (!data || shape.pages == 0 || shape.rows == 0) return;
+  if (by.head == 0) by.head = shape.width;
+  if (by.row == 0) by.row = shape.heads * by.head;
+  if (by.page == 0) by.page = shape.rows * by.row;
+  inputs[(*count)++] = (input){name, data, shape, by, ea_dtype_size(dtype)};
+}
+
+static void add_tensor(input *inputs, int *count, const char *name, const ea_tensor *t, ea_shape shape,
+                       ea_dtype dtype) {
+  add_input(inputs, count, name, t->data, shape, (ea_strides){0, t->token_stride, t->head_stride}, dtype);
+}
+
+static void add_cache(input *inputs, int *count, const char *name, const ea_cache *c, ea_shape shape, ea_dtype dtype) {
+  add_input(inputs, count, name, c->data, shape, (ea_strides){c->page_stride, c->row_stride, c->head_stride}, dtype);
+}
+
+static void add_array(input *inputs, int *count, const char *name, const void *data, int64_t elements, ea_dtype dtype) {
+  add_input(inputs, count, name, data, (ea_shape){1, elements, 1, 1}, (ea_strides){0, 0, 0}, dtype);
+}
+
+/* What the call holds, where it lies. EA_E4M3 stands for a byte. */
+static int list_inputs(const refusal *r, const ea_batch *batch, input *inputs) {
+  const ea_problem *p = &r->c.problem;
+  const ea_dtype cache = p->cache_dtype ? p->cache_dtype : p->dtype;
+  const int32_t width_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+  const ea_shape q = {1, batch->num_tokens, p->num_q_heads, p->head_dim};
+  const ea_shape k = {1, batch->num_tokens, p->num_kv_heads, p->head_dim};
+  const ea_shape v = {1, batch->num_tokens, p->num_kv_heads, width_v};
+  const ea_shape k_cache = {batch->num_pages, p->page_size, p->num_kv_heads, p->head_dim};
+  const ea_shape v_cache = {batch->num_pages, p->page_size, p->num_kv_heads, width_v};
+  int count = 0;
+  add_tensor(inputs, &count, "q", &batch->q, q, p->dtype);
+  add_tensor(inputs, &count, "k", &batch->k, k, p->dtype);
+  add_cache(inputs, &count, "k_cache", &batch->k_cache, k_cache, cache);
+  if (holds(r, V_APART)) {
+    add_tensor(inputs, &count, "v", &batch->v, v, p->dtype);
+    add_cache(inputs, &count, "v_cache", &batch->v_cache, v_cache, cache);
+  }
+  add_array(inputs, &count, "qo_indptr", batch->qo_indptr, batch->num_seqs + 1, EA_I32);
+  add_array(inputs, &count, "kv_indptr", batch->kv_indptr, batch->num_seqs + 1, EA_I32);
+  add_array(inputs, &count, "kv_indices", batch->kv_indices, batch->num_kv_indices, p->index_dtype);
+  if (holds(r, SINKS)) {
+    add_array(inputs, &count, "sinks", batch->sinks, p->num_q_heads, p->sinks_dtype ? p->sinks_dtype : p->dtype);
+  }
+  if (!holds(r, MASK)) return count;
+  add_array(inputs, &count, "custom_mask", batch->custom_mask, batch->custom_mask_bytes, EA_E4M3);
+  add_array(inputs, &count, "mask_indptr", batch->mask_indptr, batch->num_seqs, p->mask_indptr_dtype);
+  if (p->window_left > 0) {
+    add_array(inputs, &count, "window_kv_offsets", batch->window_kv_offsets, batch->num_seqs, EA_I32);
+  }
+  return count;
+}
+
+/* Below n, which may be larger than the generator's 32 bits. */
+static int64_t draw_below(ea_rng *rng, int64_t n) {
+  return ea_rng_range(rng, 0, (int32_t)(n < INT32_MAX ? n : INT32_MAX) - 1);
+}
+
+static uintptr_t draw_element(ea_rng *rng, const input *in) {
+  const int64_t page = draw_below(rng, in->shape.pages);
+  const int64_t row = draw_below(rng, in->shape.rows);
+  const int32_t head = (int32_t)draw_below(rng, in->shape.heads);
+  const int64_t at = ea_element(in->by, page, row, head) + draw_below(rng, in->shape.width);
+  return (uintptr_t)in->data + (size_t)at * in->element_bytes;
+}
+
+/* Where an array of so many packed elements has to begin for one of them to lie on an address. */
+static void *draw_begin(ea_rng *rng, uintptr_t on, int64_t elements, size_t element_bytes) {
+  const uintptr_t begin = on - (uintptr_t)draw_below(rng, elements) * element_bytes;
+  return (void *)(begin / element_bytes * element_bytes);
+}
+
+/* out, lse and the workspace in turn on some element of every input; lse and the workspace on out. */
+static void check_overlaps(refusal *r, ea_runner *runner) {
+  ea_runner_args *args = ea_runner_arguments(runner);
+  const ea_runner_args valid = *args;
+  const ea_problem *p = &r->c.problem;
+  const int64_t rows = valid.batch.num_tokens * p->num_q_heads;
+  const int32_t width = p->head_dim_v ? p->head_dim_v : p->head_dim;
+  if (!holds(r, TOKENS)) return;
+  input inputs[MAX_INPUTS + 1];
+  int count = list_inputs(r, &valid.batch, inputs);
+  add_array(inputs, &count, "out", valid.batch.out.data, rows * width, p->dtype);
+  for (int i = 0; i < count; i++) {
+    const uintptr_t on = draw_element(&r->rng, &inputs[i]);
+    if (inputs[i].data != valid.batch.out.data) {
+      args->batch.out.data = draw_begin(&r->rng, on, rows * width, ea_dtype_size(p->dtype));
+      expect_no_run(r, runner, "out", NULL);
+      *args = valid;
+    }
+    args->batch.lse = draw_begin(&r->rng, on, rows, sizeof(float));
+    expect_no_run(r, runner, "lse", NULL);
+    *args = valid;
+    if (valid.workspace_bytes < 256) continue; /* too small to reach from an aligned address to any other */
+    args->workspace = (void *)(on / 256 * 256);
+    expect_no_run(r, runner, "workspace", NULL);
+    *args = valid;
+  }
+}
+
+static void check_batch(refusal *r) {
   ea_runner *runner;
   ea_status status = ea_runner_create(r->subject->context, &r->subject->plan, &r->c, EA_OUT_PACKED, &runner);
   if (!status) status = ea_runner_reset(runner, NULL);
@@ -389,6 +507,7 @@ static void check_batch(const refusal *r) {
   }
   check_batch_fields(r, runner);
   check_contradictions(r, runner);
+  check_overlaps(r, runner);
   ea_runner_destroy(runner);
 }
 

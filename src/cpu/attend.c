@@ -4,6 +4,7 @@
 
 #include "cpu/cpu.h"
 #include "cpu/kernels/kernel.h"
+#include "cpu/region.h"
 #include "cpu/schedule.h"
 
 static const ea_cpu_kernel *kernel_of(ea_dtype dtype, ea_isa isa) {
@@ -37,29 +38,44 @@ size_t ea_cpu_workspace_bytes(const ea_problem *resolved, ea_isa isa, int num_th
   return (size_t)num_threads * kernel->scratch_bytes(resolved->head_dim, resolved->head_dim_v);
 }
 
-static void take_items(const ea_cpu_schedule *schedule, const ea_cpu_kernel *kernel, int64_t *next, void *scratch) {
+/* What the threads of a run share. */
+typedef struct shared_run {
+  ea_cpu_schedule schedule;
+  const ea_cpu_kernel *kernel;
+  int64_t next; /* item that nobody has taken */
+  uint8_t *workspace;
+  size_t scratch_bytes; /* of it for a thread */
+} shared_run;
+
+static void take_items(shared_run *run, void *scratch) {
   _Alignas(64) uint8_t state[EA_CPU_STATE_BYTES];
-  ea_cpu_cursor cursor = {.schedule = schedule};
+  const ea_cpu_kernel *kernel = run->kernel;
+  ea_cpu_cursor cursor = {.schedule = &run->schedule};
   ea_cpu_item item;
   if (kernel->enter) kernel->enter(state);
   for (;;) {
     int64_t number;
 #pragma omp atomic capture
-    number = (*next)++;
+    number = run->next++;
     if (!ea_cpu_cursor_seek(&cursor, number, &item)) break;
-    kernel->run(schedule->call, &item, scratch);
+    kernel->run(run->schedule.call, &item, scratch);
   }
   if (kernel->leave) kernel->leave(state);
 }
 
+static void run_items(void *argument, int num_threads) {
+  shared_run *run = argument;
+#pragma omp parallel num_threads(num_threads)
+  take_items(run, run->workspace + (size_t)omp_get_thread_num() * run->scratch_bytes);
+}
+
 void ea_cpu_run(const ea_call *call, ea_isa isa, int num_threads, void *workspace) {
   const ea_cpu_kernel *kernel = kernel_of(call->dtype, isa);
-  const size_t scratch_bytes = kernel->scratch_bytes(call->head_dim, call->head_dim_v);
-  const ea_cpu_schedule schedule = ea_cpu_schedule_make(call, kernel->tile_m, kernel->row_step, num_threads);
-  int64_t next = 0;
-#pragma omp parallel num_threads(num_threads)
-  {
-    uint8_t *scratch = (uint8_t *)workspace + (size_t)omp_get_thread_num() * scratch_bytes;
-    take_items(&schedule, kernel, &next, scratch);
-  }
+  shared_run run = {
+      .schedule = ea_cpu_schedule_make(call, kernel->tile_m, kernel->row_step, num_threads),
+      .kernel = kernel,
+      .workspace = workspace,
+      .scratch_bytes = kernel->scratch_bytes(call->head_dim, call->head_dim_v),
+  };
+  ea_cpu_run_region(run_items, &run, num_threads);
 }

@@ -3,6 +3,7 @@
 
 #include "common/numeric.h"
 #include "cpu/cpu.h"
+#include "cpu/region.h"
 
 /* A part with lse = -inf saw no key: its weight is none, not a zero to multiply by, since its
  * out may hold anything (0 * NaN is NaN). */
@@ -39,10 +40,16 @@ static void merge_row(const ea_merge_args *args, int64_t token, int32_t head) {
   if (args->lse) args->lse[row] = any ? (float)(max + log(a + b)) : -INFINITY;
 }
 
-void ea_cpu_merge(const ea_merge_args *args, int num_threads) {
+static void merge_rows(void *argument, int num_threads) {
+  const ea_merge_args *args = argument;
   const int64_t rows = args->num_tokens * args->num_heads;
 #pragma omp parallel for num_threads(num_threads) schedule(static)
   for (int64_t row = 0; row < rows; ++row) {
     merge_row(args, row / args->num_heads, (int32_t)(row % args->num_heads));
   }
+}
+
+void ea_cpu_merge(const ea_merge_args *args, int num_threads) {
+  ea_merge_args argument = *args;
+  ea_cpu_run_region(merge_rows, &argument, num_threads);
 }

@@ -6,6 +6,7 @@
 
 #include "common/numeric.h"
 #include "cpu/cpu.h"
+#include "cpu/region.h"
 
 /* The sequence that a row belongs to: the last one that starts at or before it (sequences
  * without new tokens start where the next one does). */
@@ -123,10 +124,16 @@ static void reference_row(const ea_call *call, int64_t token, int32_t head) {
   if (call->lse) call->lse[token * call->lse_token_stride + head * call->lse_head_stride] = (float)lse;
 }
 
-void ea_reference_run(const ea_call *call, int num_threads) {
+static void run_rows(void *argument, int num_threads) {
+  const ea_call *call = argument;
   const int64_t rows = call->num_tokens * call->num_q_heads;
 #pragma omp parallel for num_threads(num_threads) schedule(dynamic)
   for (int64_t row = 0; row < rows; ++row) {
     reference_row(call, row / call->num_q_heads, (int32_t)(row % call->num_q_heads));
   }
+}
+
+void ea_reference_run(const ea_call *call, int num_threads) {
+  ea_call argument = *call;
+  ea_cpu_run_region(run_rows, &argument, num_threads);
 }

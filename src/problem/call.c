@@ -74,32 +74,6 @@ static ea_status resolve_lse(const ea_problem *problem, ea_batch *batch) {
   return EA_OK;
 }
 
-/* A result on top of what it is computed from. Memory that overlaps in part cannot be told from
- * an honest view of one buffer; the same address can. */
-static ea_status check_apart(const ea_batch *batch) {
-  if (batch->num_tokens == 0) return EA_OK; /* nothing is written */
-  const struct {
-    const char *name;
-    const void *data;
-  } inputs[] = {{"q", batch->q.data},
-                {"k", batch->k.data},
-                {"v", batch->v.data},
-                {"k_cache", batch->k_cache.data},
-                {"v_cache", batch->v_cache.data},
-                {"out", batch->out.data}};
-  const int num_inputs = (int)(sizeof inputs / sizeof inputs[0]);
-  for (int i = 0; i < num_inputs; ++i) {
-    const bool is_out = i == num_inputs - 1;
-    const char *result = !is_out && batch->out.data == inputs[i].data ? "out.data"
-                         : batch->lse == inputs[i].data               ? "lse"
-                                                                      : NULL;
-    if (result && inputs[i].data) {
-      return ea_fail(EA_ERR_INVALID, "%s: found the address of %s, allowed memory of its own", result, inputs[i].name);
-    }
-  }
-  return EA_OK;
-}
-
 /* NULL is fine where nothing would be read. */
 static ea_status check_array(const char *name, const void *data, ea_dtype dtype, bool required, const char *wanted) {
   if (!data && !required) return EA_OK;
@@ -216,7 +190,6 @@ ea_status ea_call_make(const ea_problem *resolved, const ea_batch *callers, ea_c
   status = check_counts(resolved, &batch);
   if (!status) status = resolve_tensors(resolved, &batch);
   if (!status) status = resolve_lse(resolved, &batch);
-  if (!status) status = check_apart(&batch);
   if (!status) status = check_arrays(resolved, &batch);
   if (!status) status = check_custom_mask(resolved, &batch);
   if (!status) status = check_sinks(resolved, &batch);

@@ -32,4 +32,9 @@ ea_status ea_check_indptr(const ea_call *call, const int32_t *qo_indptr, const i
  * custom_mask_bytes, window_kv_offsets not negative. */
 ea_status ea_check_host_arrays(const ea_call *call);
 
+/* Checks that out, lse and the workspace (NULL or 0 bytes: none) each have memory of their own: that none of it can
+ * be another's, nor that of any input that the call holds. Reads none of it. Counts are taken at their word, so what
+ * the arrays hold is better checked first. */
+ea_status ea_check_apart(const ea_call *call, const void *workspace, size_t workspace_bytes);
+
 #endif

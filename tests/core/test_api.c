@@ -463,10 +463,10 @@ static void refuses_wrong_pointers(void **state) {
              "k_cache.data: found NULL, allowed memory as kv_indptr[3] says 10 prefix tokens");
   REFUSE_RUN(f.batch.v_cache.data = NULL,
              "v_cache.data: found NULL, allowed memory as kv_indptr[3] says 10 prefix tokens");
-  REFUSE_RUN(f.batch.out.data = f.q, "out.data: found the address of q, allowed memory of its own");
-  REFUSE_RUN(f.batch.out.data = f.v_cache, "out.data: found the address of v_cache, allowed memory of its own");
-  REFUSE_RUN(f.batch.lse = f.k, "lse: found the address of k, allowed memory of its own");
-  REFUSE_RUN(f.batch.lse = f.out, "lse: found the address of out, allowed memory of its own");
+  REFUSE_RUN(f.batch.out.data = f.q, "out: found memory that overlaps q, allowed memory of its own");
+  REFUSE_RUN(f.batch.out.data = f.v_cache, "out: found memory that overlaps v_cache, allowed memory of its own");
+  REFUSE_RUN(f.batch.lse = f.k, "lse: found memory that overlaps k, allowed memory of its own");
+  REFUSE_RUN(f.batch.lse = f.out, "lse: found memory that overlaps out, allowed memory of its own");
 #define ODD ((void *)(uintptr_t)0x10002)
   REFUSE_RUN(f.batch.q.data = ODD, "q.data: found address 0x10002, allowed multiples of 4");
   REFUSE_RUN(f.batch.v.data = ODD, "v.data: found address 0x10002, allowed multiples of 4");
@@ -697,6 +697,124 @@ static void ignores_what_lies_past_the_prefixes(void **state) {
   f.batch.kv_indices = indices;
   f.batch.num_kv_indices = FIX_PREFIX + 3;
   run_with(context, &f, __LINE__);
+  fixture_free(&f);
+}
+
+/* An input, copied to where nothing else lies near. */
+static void *apart_from_all(const void *input, size_t bytes) {
+  enum { ROOM = 2048 };
+  static _Alignas(256) unsigned char memory[3 * ROOM];
+  assert_true(bytes <= ROOM && FIX_OUT_BYTES <= ROOM);
+  return memcpy(memory + ROOM, input, bytes);
+}
+
+/* Results that begin in the last element of an input, or end in its first. */
+static void refuses_results_that_overlap(void **state) {
+  ea_context *context = *state;
+#define OVERLAP(array) "found memory that overlaps " array ", allowed memory of its own"
+#define LAST_OF(pointer, bytes) ((void *)((char *)(uintptr_t)(pointer) + (bytes) - sizeof(float)))
+#define BEFORE(pointer, bytes) ((void *)((char *)(uintptr_t)(pointer) - (bytes) + sizeof(float)))
+#define MOVE(input, bytes) f.batch.input = apart_from_all(f.batch.input, bytes)
+#define REFUSE_ON(setup, input, bytes, name)                                                                           \
+  REFUSE_RUN((setup, MOVE(input, bytes), f.batch.out.data = LAST_OF(f.batch.input, bytes)), "out: " OVERLAP(name));    \
+  REFUSE_RUN((setup, MOVE(input, bytes), f.batch.out.data = BEFORE(f.batch.input, FIX_OUT_BYTES)),                     \
+             "out: " OVERLAP(name));                                                                                   \
+  REFUSE_RUN((setup, MOVE(input, bytes), f.batch.lse = LAST_OF(f.batch.input, bytes)), "lse: " OVERLAP(name));         \
+  REFUSE_RUN((setup, MOVE(input, bytes), f.batch.lse = BEFORE(f.batch.input, FIX_LSE_BYTES)), "lse: " OVERLAP(name))
+  const size_t slots = FIX_PAGES * FIX_PAGE_SIZE * FIX_KV_HEADS * sizeof(float);
+  const size_t tokens = FIX_TOKENS * FIX_KV_HEADS * sizeof(float);
+  REFUSE_ON((void)0, q.data, FIX_TOKENS * FIX_Q_HEADS * FIX_DIM * sizeof(float), "q");
+  REFUSE_ON((void)0, k.data, tokens * FIX_DIM, "k");
+  REFUSE_ON((void)0, v.data, tokens * FIX_DIM_V, "v");
+  REFUSE_ON((void)0, k_cache.data, slots * FIX_DIM, "k_cache");
+  REFUSE_ON((void)0, v_cache.data, slots * FIX_DIM_V, "v_cache");
+  REFUSE_ON((void)0, qo_indptr, sizeof(int32_t) * (FIX_SEQS + 1), "qo_indptr");
+  REFUSE_ON((void)0, kv_indptr, sizeof(int32_t) * (FIX_SEQS + 1), "kv_indptr");
+  REFUSE_ON((void)0, kv_indices, sizeof(int32_t) * FIX_PREFIX, "kv_indices");
+  REFUSE_ON(fixture_use_mask(&f), custom_mask, FIX_MASK_BYTES, "custom_mask");
+  REFUSE_ON(fixture_use_mask(&f), mask_indptr, sizeof(int64_t) * FIX_SEQS, "mask_indptr");
+  REFUSE_ON((fixture_use_mask(&f), f.problem.window_left = 3, f.batch.window_kv_offsets = f.window_kv_offsets),
+            window_kv_offsets, sizeof(int32_t) * FIX_SEQS, "window_kv_offsets");
+  REFUSE_ON(fixture_use_sinks(&f), sinks, sizeof(float) * FIX_Q_HEADS, "sinks");
+  REFUSE_RUN((MOVE(out.data, FIX_OUT_BYTES), f.batch.lse = LAST_OF(f.batch.out.data, FIX_OUT_BYTES)),
+             "lse: " OVERLAP("out"));
+  REFUSE_RUN((MOVE(lse, FIX_LSE_BYTES), f.batch.out.data = LAST_OF(f.batch.lse, FIX_LSE_BYTES)),
+             "lse: " OVERLAP("out"));
+  REFUSE_RUN((f.problem.shared_kv = true, MOVE(k.data, tokens * FIX_DIM), f.batch.v.data = NULL,
+              f.batch.out.data = LAST_OF(f.batch.k.data, tokens * FIX_DIM)),
+             "out: " OVERLAP("k"));
+  /* Rows of out between those of q, the first column of each in the last of q's. */
+  static float wide[FIX_TOKENS * FIX_Q_HEADS * 16];
+  REFUSE_RUN((f.batch.q = (ea_tensor){wide, 64, 16}, f.batch.out = (ea_tensor){wide + 7, 64, 16}),
+             "out: " OVERLAP("q"));
+#undef REFUSE_ON
+#undef MOVE
+}
+
+/* The workspace, too, must not be where a result or an input is. */
+static void refuses_a_workspace_that_overlaps(void **state) {
+  ea_context *context = *state;
+  fixture f = fixture_make();
+  ea_plan *plan = plan_for(context, &f.problem, EA_FAMILY_CPU);
+  size_t bytes;
+  unsigned char *workspace = workspace_for(plan, &f.batch, &bytes);
+  memset(workspace, 0, bytes);
+  const ea_batch good = f.batch;
+  f.batch.out.data = workspace + bytes - sizeof(float);
+  ASSERT_FAILED(ea_run(plan, &f.batch, workspace, bytes, NULL), EA_ERR_INVALID, "workspace: " OVERLAP("out"));
+  ASSERT_FAILED(ea_validate(plan, &f.batch, workspace, bytes, NULL), EA_ERR_INVALID, "workspace: " OVERLAP("out"));
+  f.batch = good;
+  f.batch.lse = BEFORE(workspace, FIX_LSE_BYTES);
+  ASSERT_FAILED(ea_run(plan, &f.batch, workspace, bytes, NULL), EA_ERR_INVALID, "workspace: " OVERLAP("lse"));
+  f.batch = good;
+  f.batch.q.data = BEFORE(workspace, FIX_TOKENS * FIX_Q_HEADS * FIX_DIM * sizeof(float));
+  ASSERT_FAILED(ea_run(plan, &f.batch, workspace, bytes, NULL), EA_ERR_INVALID, "workspace: " OVERLAP("q"));
+  f.batch = good;
+  f.batch.kv_indices = memcpy(workspace + 64, f.kv_indices, FIX_PREFIX * sizeof(int32_t));
+  ASSERT_FAILED(ea_run(plan, &f.batch, workspace, bytes, NULL), EA_ERR_INVALID, "workspace: " OVERLAP("kv_indices"));
+  f.batch = good;
+  assert_untouched(&f, __LINE__);
+  assert_int_equal(ea_run(plan, &f.batch, workspace, bytes, NULL), EA_OK);
+  free(workspace);
+  ea_plan_destroy(plan);
+  fixture_free(&f);
+}
+#undef OVERLAP
+#undef LAST_OF
+#undef BEFORE
+
+/* Everything of a token side by side in one buffer, as a fused projection leaves it: q, k, v, out and lse interleave
+ * and have no byte in common. The result is the one of separate tensors. */
+static void views_into_one_buffer_are_fine(void **state) {
+  enum {
+    Q = 0,
+    K = Q + FIX_Q_HEADS * FIX_DIM,
+    V = K + FIX_KV_HEADS * FIX_DIM,
+    OUT = V + FIX_KV_HEADS * FIX_DIM_V,
+    LSE = OUT + FIX_Q_HEADS * FIX_DIM_V,
+    TOKEN = LSE + FIX_Q_HEADS
+  };
+  static float fused[FIX_TOKENS][TOKEN];
+  fixture f = fixture_make();
+  f.batch.lse = f.lse;
+  run_with(*state, &f, __LINE__);
+  for (int t = 0; t < FIX_TOKENS; ++t) {
+    memcpy(&fused[t][Q], f.q + t * (K - Q), (K - Q) * sizeof(float));
+    memcpy(&fused[t][K], f.k + t * (V - K), (V - K) * sizeof(float));
+    memcpy(&fused[t][V], f.v + t * (OUT - V), (OUT - V) * sizeof(float));
+  }
+  const ea_batch separate = f.batch;
+  f.batch.q = (ea_tensor){&fused[0][Q], TOKEN, FIX_DIM};
+  f.batch.k = (ea_tensor){&fused[0][K], TOKEN, FIX_DIM};
+  f.batch.v = (ea_tensor){&fused[0][V], TOKEN, FIX_DIM_V};
+  f.batch.out = (ea_tensor){&fused[0][OUT], TOKEN, FIX_DIM_V};
+  f.batch.lse = &fused[0][LSE];
+  f.batch.lse_token_stride = TOKEN;
+  run_with(*state, &f, __LINE__);
+  for (int t = 0; t < FIX_TOKENS; ++t) {
+    assert_memory_equal(&fused[t][OUT], (float *)separate.out.data + t * (LSE - OUT), (LSE - OUT) * sizeof(float));
+    assert_memory_equal(&fused[t][LSE], separate.lse + t * FIX_Q_HEADS, FIX_Q_HEADS * sizeof(float));
+  }
   fixture_free(&f);
 }
 
@@ -950,6 +1068,9 @@ int main(void) {
       SHARED(refuses_wrong_counts),
       SHARED(refuses_wrong_pointers),
       SHARED(refuses_wrong_strides),
+      SHARED(refuses_results_that_overlap),
+      SHARED(refuses_a_workspace_that_overlaps),
+      SHARED(views_into_one_buffer_are_fine),
       SHARED(refuses_wrong_index_arrays),
       SHARED(refuses_wrong_masks_and_sinks),
       SHARED(refuses_wrong_workspaces_and_streams),

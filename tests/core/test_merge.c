@@ -146,6 +146,35 @@ static void works_in_place_and_either_way_round(void **state) {
   assert_memory_equal(p.lse, apart.lse, sizeof apart.lse);
 }
 
+/* Columns of one buffer, and in place where a stride that is never taken differs. */
+static void takes_views_of_one_buffer(void **state) {
+  parts apart = make_parts();
+  const ea_merge_args args = args_of(&apart);
+  assert_int_equal(ea_merge(*state, &args, NULL), EA_OK);
+  parts p = make_parts();
+  float columns[ROWS][3 * DIM];
+  for (int row = 0; row < ROWS; ++row) {
+    memcpy(columns[row], p.a + row * DIM, DIM * sizeof(float));
+    memcpy(columns[row] + DIM, p.b + row * DIM, DIM * sizeof(float));
+  }
+  ea_merge_args views = args_of(&p);
+  const ea_tensor all = {columns, HEADS * 3 * DIM, 3 * DIM};
+  views.out_a = views.out_b = views.out = all;
+  views.out_b.data = columns[0] + DIM;
+  views.out.data = columns[0] + 2 * DIM;
+  assert_int_equal(ea_merge(*state, &views, NULL), EA_OK);
+  for (int row = 0; row < ROWS; ++row) {
+    assert_memory_equal(columns[row] + 2 * DIM, apart.out + row * DIM, DIM * sizeof(float));
+  }
+
+  ea_merge_args one = args_of(&p);
+  one.num_tokens = 1;
+  one.out = one.out_a;
+  one.out.token_stride = 77;
+  assert_int_equal(ea_merge(*state, &one, NULL), EA_OK);
+  assert_memory_equal(p.a, apart.out, HEADS * DIM * sizeof(float));
+}
+
 static void takes_strides_types_and_no_lse(void **state) {
   parts plain = make_parts();
   const ea_merge_args plain_args = args_of(&plain);
@@ -266,9 +295,17 @@ static void refuses_wrong_arguments(void **state) {
   REFUSE(args.out.head_stride = 4, "out: found out.token_stride 8 and out.head_stride 4, allowed strides that keep 3 x "
                                    "2 rows of 5 elements apart");
   REFUSE((args.out.data = p.a, args.out.token_stride = 11),
-         "out: found out_a's memory with strides 11, 5, allowed out_a's own (10, 5)");
+         "out: found memory that overlaps out_a, allowed out_a itself or memory apart");
   REFUSE((args.out.data = p.b, args.out_b.head_stride = 6, args.out_b.token_stride = 1),
-         "out: found out_b's memory with strides 10, 5, allowed out_b's own (1, 6)");
+         "out: found memory that overlaps out_b, allowed out_b itself or memory apart");
+  REFUSE(args.out.data = p.a + DIM, "out: found memory that overlaps out_a, allowed out_a itself or memory apart");
+  REFUSE(args.out.data = p.b + 1, "out: found memory that overlaps out_b, allowed out_b itself or memory apart");
+  REFUSE((args.out = args.out_a, args.out_b.data = p.a + 1),
+         "out: found memory that overlaps out_b, allowed out_b itself or memory apart");
+  REFUSE(args.out.data = p.lse_a + ROWS - 1, "out: found memory that overlaps lse_a, allowed memory of its own");
+  REFUSE(args.out.data = p.lse_b + ROWS - 1, "out: found memory that overlaps lse_b, allowed memory of its own");
+  REFUSE(args.lse = p.a + 1, "lse: found memory that overlaps out_a, allowed memory of its own");
+  REFUSE(args.lse = p.out + 1, "lse: found memory that overlaps out, allowed memory of its own");
   REFUSE(args.lse = p.lse_a + 1, "lse: found memory that overlaps lse_a, allowed lse_a itself or memory apart");
   REFUSE((args.lse_b = p.lse_a + 1, args.lse = p.lse_a),
          "lse: found memory that overlaps lse_b, allowed lse_b itself or memory apart");
@@ -300,6 +337,7 @@ int main(void) {
       cmocka_unit_test(far_apart_parts_do_not_overflow),
       cmocka_unit_test(nan_stays_nan),
       cmocka_unit_test(works_in_place_and_either_way_round),
+      cmocka_unit_test(takes_views_of_one_buffer),
       cmocka_unit_test(takes_strides_types_and_no_lse),
       cmocka_unit_test(halves_make_the_whole),
       cmocka_unit_test(refuses_wrong_arguments),
