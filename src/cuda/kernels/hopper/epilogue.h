@@ -4,7 +4,6 @@
 
 #include "cuda/kernels/hopper/large.h"
 #include "cuda/kernels/hopper/nonfinite.h"
-#include "cuda/kernels/reference.h"
 
 /* The first `dim` columns of a row (h) times `factor`, in 16 bits. o: WIDTH columns from first_column on. Chunks of
  * `out` are aligned to 16 bytes. */
@@ -42,20 +41,16 @@ EA_DEVICE void store_elements(const float (&o)[WIDTH / 2], int h, float factor, 
  * `reference`; o: WIDTH columns from first_column on. Denominator, sink, lse, and the rows' way out. */
 template <int WIDTH, class Shape>
 EA_DEVICE void finish(const float (&o)[WIDTH / 2], const float reference[2], const float sum[2],
-                      const ea_cta<Shape> &cta, ea_work work, int row, int lane, int first_column) {
+                      const ea_cta<Shape> &cta, const ea_work_tile *work_tile, int row, int lane, int first_column) {
   const ea_call &call = cta.call;
   const ea_hopper_launch &launch = cta.launch;
-  const ea_work_tile *work_tile = work.get();
-  bool large[2]; /* or NaN */
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     const int r = row + h * 8;
-    large[h] = r < work_tile->rows && sum[h] != sum[h];
-    const bool exists = r < work_tile->rows && !large[h];
+    const bool exists = r < work_tile->rows;
     const int t = row_token<Shape>(launch, r), head = work_tile->first_head + r - t * call.group;
     const int64_t token = work_tile->token0 + work_tile->i0 + t;
-    const float error = shift_error(reference[h], launch.scores.scale_log2);
-    const ea_row_end end = end_row(call, launch.scores, reference[h], error, sum[h], head, exists);
+    const ea_row_end end = end_row(call, reference[h], launch.scores.scale_log2, sum[h], head, exists);
     if (call.lse && exists && lane % 4 == 0 && first_column == 0) {
       call.lse[token * call.lse_token_stride + head * call.lse_head_stride] = end.lse;
     }
@@ -67,19 +62,20 @@ EA_DEVICE void finish(const float (&o)[WIDTH / 2], const float reference[2], con
       store_elements<WIDTH>(o, h, factor, out, lane, first_column, exists ? call.head_dim_v : 0);
     }
   }
-  redo_rows<WIDTH>(cta, work, large, row - lane / 4, lane, first_column);
 }
 
-/* All of it: what NaN and Inf ask for (nonfinite.h), the rows, and that the work tile is done. */
+/* All of it: what NaN and Inf ask for (nonfinite.h, large.h), the rows, and that the work tile is done. */
 template <int WIDTH, class Shape>
 EA_DEVICE void epilogue(float (&o)[WIDTH / 2], const float reference[2], const float sum[2], const ea_cta<Shape> &cta,
                         ea_work work, int row, int lane, int first_column) {
-  if (work->second_pass) {
+  const bool second_pass = work->second_pass;
+  if (second_pass) {
     add_nonfinite<WIDTH>(o, cta, work, row, lane, first_column);
   } else if (__any_sync(0xffffffffu, !is_finite(o)) && lane == 0) {
     atomicOr(&work.to_write()->nonfinite, 1u);
   }
-  finish<WIDTH>(o, reference, sum, cta, work, row, lane, first_column);
+  finish<WIDTH>(o, reference, sum, cta, work.get(), row, lane, first_column);
+  if (second_pass) redo_rows<WIDTH>(cta, work, sum, row - lane / 4, lane, first_column);
   release(work_done(cta, work));
 }
 

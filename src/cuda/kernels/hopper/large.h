@@ -1,7 +1,8 @@
-/* Rows whose logits are too large for the mainloop's exponentials (reference.h), and those with a NaN: a warp does them
- * again, a row at a time, key by key. They are rare, so this is short and not fast; that it stands in the epilogue
- * alone keeps the mainloops as they are. Which rows come here is a function of the row alone, and so is what comes out.
- */
+/* Rows whose logits are too large for the mainloop's exponentials (reference.h). It marks them by a shift of NaN, which
+ * makes their sums and output NaN, and so their work tile comes once more, as one with a NaN in V does (nonfinite.h).
+ * In the epilogue of this second pass a warp does them again, a row at a time, key by key, and rows that have seen a
+ * NaN as well. They are rare, so this is short and not fast, and mainloop and first pass have next to nothing of it:
+ * every instruction in them shows. Which rows come here is a function of the row alone, and so is what comes out. */
 #ifndef EA_CUDA_KERNELS_HOPPER_LARGE_H
 #define EA_CUDA_KERNELS_HOPPER_LARGE_H
 
@@ -86,7 +87,7 @@ EA_DEVICE void redo_row(const ea_cta<Shape> &cta, ea_work work, int number, int 
       if (top != top) break; /* NaN: so is the sum, whatever else there is */
     }
     if (first_walk) continue;
-    const ea_row_end end = end_row(call, with, top, 0.0f, sum, row.head, true);
+    const ea_row_end end = end_large_row(call, with, top, 0.0f, sum, row.head, true);
     uint16_t *to = (uint16_t *)call.out + row.token * call.out_token_stride + row.head * call.out_head_stride;
     if (column < column_end) to[column] = (uint16_t)cvt_x2(out * end.factor, 0.0f);
     if (c == 0 && lane == 0 && call.lse) {
@@ -95,15 +96,18 @@ EA_DEVICE void redo_row(const ea_cta<Shape> &cta, ea_work work, int number, int 
   }
 }
 
-/* The rows of a warp that are marked: of its 16 rows from `first_row` on, number lane / 4 + h * 8 by lane's marks. */
+/* The rows of a warp whose sums are NaN, over what finish has written for them. sum: of the thread's two rows; the
+ * warp's are the 16 from `first_row` on. */
 template <int WIDTH, class Shape>
-EA_DEVICE void redo_rows(const ea_cta<Shape> &cta, ea_work work, const bool marked[2], int first_row, int lane,
+EA_DEVICE void redo_rows(const ea_cta<Shape> &cta, ea_work work, const float sum[2], int first_row, int lane,
                          int first_column) {
-  const uint32_t low = __ballot_sync(0xffffffffu, marked[0]), high = __ballot_sync(0xffffffffu, marked[1]);
-  if (__builtin_expect((low | high) == 0, 1)) return;
+  const uint32_t low = __ballot_sync(0xffffffffu, sum[0] != sum[0]),
+                 high = __ballot_sync(0xffffffffu, sum[1] != sum[1]);
+  __syncwarp(); /* what other lanes wrote comes before what this one writes */
 #pragma unroll 1
   for (int n = 0; n < 16; n++) {
-    if ((n < 8 ? low : high) >> n % 8 * 4 & 1) redo_row<WIDTH>(cta, work, first_row + n, lane, first_column);
+    const bool marked = (n < 8 ? low : high) >> n % 8 * 4 & 1;
+    if (marked && first_row + n < work->rows) redo_row<WIDTH>(cta, work, first_row + n, lane, first_column);
   }
 }
 

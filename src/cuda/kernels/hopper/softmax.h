@@ -36,19 +36,18 @@ EA_DEVICE void scale_logits(float (&s)[SCORES], const ea_cta<Shape> &cta, const 
   }
 }
 
-/* Of a thread's two rows. A row_sum of NaN marks a row that has had a reference of which the mainloop cannot take
- * exponentials (reference.h); the epilogue does it again (large.h). */
+/* Of a thread's two rows. */
 typedef struct ea_softmax {
   float reference[2]; /* of the exponentials: a score that the row has seen, near its maximum; -Inf: none yet */
   float row_sum[2];   /* of this thread's columns */
 } ea_softmax;
 
-/* The shift of a row (h) with this reference, which it gets. */
+/* The shift of a row (h) with this reference, which it gets; NaN, if that is too large: the row is done again
+ * (large.h). */
 EA_DEVICE float set_reference(ea_softmax *state, int h, float reference, float scale_log2) {
   const float shift = reference == MINUS_INF ? 0.0f : shift_of(reference, scale_log2); /* exp2(-inf - 0) = 0 */
   state->reference[h] = reference;
-  state->row_sum[h] = is_fused(shift) ? state->row_sum[h] : EA_NAN;
-  return shift;
+  return is_fused(shift) ? shift : EA_NAN;
 }
 
 /* P = 2^(score * scale - shift), in 16 bits, and its sums over this thread's columns of each row. V_SCALE: times

@@ -46,7 +46,7 @@ EA_DEVICE void finish_rows(const ea_call &call, const ea_portable_launch &launch
       }
       const int head = work->kv_head * cta.group + row_head(work, row, cta.group);
       const float error = shift_error(state.row_max[mi][h], launch.scale_log2);
-      const ea_row_end end = end_row(call, launch, state.row_max[mi][h], error, sum, head, row < work->rows);
+      const ea_row_end end = end_large_row(call, launch, state.row_max[mi][h], error, sum, head, row < work->rows);
       factor[mi][h] = end.factor;
       if (call.lse && row < work->rows && lane % 4 == 0 && warp % Shape::QK_WARPS_N == 0) {
         const int64_t token = work->token0 + row_query(work, row, cta.group);
