@@ -19,9 +19,12 @@
  * h / (Hq/Hkv)), D the head dimension of q and k, Dv that of v and out, S cache slots,
  * P the prefix length of one sequence and E the number of its new tokens.
  *
- * Growing without breaking: every struct that a caller fills or receives begins with
- * struct_size. Start from its EA_..._INIT, which sets it and the defaults; fields that
- * a later version adds keep their defaults for a caller compiled before them.
+ * Growing without breaking: every struct that is handed to a function by its address begins
+ * with struct_size. (ea_tensor and ea_cache, which lie inside others, have none and never
+ * grow.) Start from its EA_..._INIT, which sets it and the defaults; fields that a later
+ * version adds keep their defaults for a caller compiled before them. A struct larger than the
+ * running library knows is taken where all that it does not know is zero, else it is
+ * EA_ERR_INVALID; of one that the library fills, the rest stays as it was.
  *
  * Threads: a context and a plan may be used by any number of threads at once; creating
  * and destroying one is not to overlap with its use. ea_last_error() is per thread.
@@ -142,7 +145,8 @@ typedef struct ea_context ea_context;
  */
 EA_API ea_status ea_context_create(const ea_context_options *options, ea_context **context);
 
-/* Frees a context (NULL is fine). Its plans must be gone before. */
+/* Gives a context up (NULL is fine): it is not to be used again. Its plans may go before or after: they
+ * keep the device open and work on, and with the last of them it is freed. */
 EA_API void ea_context_destroy(ea_context *context);
 
 typedef struct ea_device_info {
@@ -158,6 +162,9 @@ typedef struct ea_device_info {
   int64_t memory_bytes;     /* CUDA: the card's memory */
   int32_t driver_version;   /* CUDA: as the driver gives it, 13000 for 13.0 */
 } ea_device_info;
+
+#define EA_DEVICE_INFO_INIT                                                                                            \
+  { sizeof(ea_device_info), EA_DEVICE_CPU, 0, "", "", EA_ISA_AUTO, 0, 0, 0, 0, 0 }
 
 EA_API ea_status ea_context_info(const ea_context *context, ea_device_info *info);
 
@@ -271,6 +278,9 @@ typedef struct ea_plan_info {
   char reason[256];         /* one sentence: why this family, these tiles and this depth */
 } ea_plan_info;
 
+#define EA_PLAN_INFO_INIT                                                                                              \
+  { sizeof(ea_plan_info), EA_FAMILY_AUTO, "", 0, 0, 0, 0, 0, 0, 0, 0, "" }
+
 typedef struct ea_plan ea_plan;
 
 /*
@@ -381,7 +391,9 @@ EA_API ea_status ea_workspace_size(const ea_plan *plan, const ea_batch *batch, s
 
 /*
  * Computes out and lse. workspace: ea_workspace_size bytes (which says when fewer will do),
- * 256-byte aligned, of the context's memory, not shared between runs that overlap.
+ * 256-byte aligned, of the context's memory, not shared between runs that overlap. On a CPU it
+ * may be NULL with 0 bytes: the call then allocates it and frees it before it returns, or is
+ * EA_ERR_OUT_OF_MEMORY with nothing written.
  *
  * CPU: everything is checked (index arrays and slots too) before anything is written;
  * returns when done; stream must be NULL. CUDA: shapes, pointers and strides are

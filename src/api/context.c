@@ -102,7 +102,7 @@ ea_status ea_context_create(const ea_context_options *options, ea_context **cont
 
   ea_context_options full = EA_CONTEXT_OPTIONS_INIT;
   if (options) {
-    ea_status status = ea_check_struct("options", options, sizeof options->struct_size);
+    ea_status status = ea_check_struct_in("options", options, sizeof options->struct_size, sizeof full);
     if (status) return status;
     ea_struct_in(&full, sizeof full, options, options->struct_size);
   }
@@ -149,9 +149,7 @@ ea_status ea_context_info(const ea_context *context, ea_device_info *info) {
   const ea_status status = ea_check_struct("info", info, sizeof info->struct_size);
   if (status) return status;
 
-  ea_device_info full;
-  memset(&full, 0, sizeof full);
-  full.struct_size = sizeof full;
+  ea_device_info full = EA_DEVICE_INFO_INIT;
   full.device = context->device;
   if (context->cuda) {
     ea_cuda_describe(context->cuda, &full);

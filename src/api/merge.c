@@ -92,7 +92,7 @@ static ea_status resolve(ea_merge_args *args) {
 
 ea_status ea_merge(ea_context *context, const ea_merge_args *args, void *stream) {
   if (!context) return ea_fail(EA_ERR_INVALID, "context: found NULL, allowed a context");
-  ea_status status = ea_check_struct("args", args, offsetof(ea_merge_args, lse));
+  ea_status status = ea_check_struct_in("args", args, offsetof(ea_merge_args, lse), sizeof *args);
   if (status) return status;
 
   ea_merge_args full = EA_MERGE_ARGS_INIT;

@@ -13,7 +13,7 @@
 static ea_status resolve_options(const ea_plan_options *callers, ea_plan_options *full) {
   *full = (ea_plan_options)EA_PLAN_OPTIONS_INIT;
   if (callers) {
-    const ea_status status = ea_check_struct("options", callers, sizeof callers->struct_size);
+    const ea_status status = ea_check_struct_in("options", callers, sizeof callers->struct_size, sizeof *full);
     if (status) return status;
     ea_struct_in(full, sizeof *full, callers, callers->struct_size);
   }

@@ -1,4 +1,7 @@
-/* One call: checked whole, then run or enqueued. Nothing here allocates. */
+/* One call: checked whole, then run or enqueued. Nothing is allocated but a CPU's workspace that the caller left out.
+ */
+#include <stdlib.h>
+
 #include "api/api.h"
 #include "common/check.h"
 #include "common/grow.h"
@@ -19,7 +22,7 @@ static size_t workspace_bytes_of(const ea_plan *plan, int64_t num_seqs, int64_t 
 ea_status ea_workspace_size(const ea_plan *plan, const ea_batch *batch, size_t *bytes) {
   if (!plan) return ea_fail(EA_ERR_INVALID, "plan: found NULL, allowed a plan");
   if (!bytes) return ea_fail(EA_ERR_INVALID, "bytes: found NULL, allowed where to put the size");
-  ea_status status = ea_check_struct("batch", batch, offsetof(ea_batch, num_kv_indices));
+  ea_status status = ea_check_struct_in("batch", batch, offsetof(ea_batch, num_kv_indices), sizeof *batch);
   if (!status) status = ea_check_batch_size(batch->num_seqs, batch->num_tokens);
   if (status) return status;
   const bool told = batch->struct_size >= offsetof(ea_batch, num_pages) && batch->num_kv_indices > 0;
@@ -35,8 +38,11 @@ static bool is_usable(const void *workspace) {
 static ea_status check_workspace(const ea_plan *plan, const ea_call *call, const void *workspace, size_t bytes) {
   const size_t needed = workspace_bytes_of(plan, call->num_seqs, call->num_tokens, 0);
   if (needed == 0) return EA_OK;
+  if (!plan->context->cuda && !workspace && bytes == 0) return EA_OK; /* the run takes its own */
   if (bytes < needed) {
-    return ea_fail(EA_ERR_INVALID, "workspace_bytes: found %zu, allowed %zu or more for this batch", bytes, needed);
+    return ea_fail(EA_ERR_INVALID,
+                   "workspace_bytes: found %zu, allowed %zu or more for this batch, as ea_workspace_size says", bytes,
+                   needed);
   }
   return ea_check_pointer("workspace", workspace, EA_WORKSPACE_ALIGNMENT, "memory of ea_workspace_size bytes");
 }
@@ -65,9 +71,17 @@ static ea_status run_cpu(const ea_plan *plan, const ea_call *call, void *workspa
   if (status || call->num_tokens == 0) return status;
   if (plan->info.family == EA_FAMILY_REFERENCE) {
     ea_reference_run(call, context->num_threads);
-  } else {
-    ea_cpu_run(call, context->isa, context->num_threads, workspace);
+    return EA_OK;
   }
+  void *own = NULL;
+  if (!workspace) {
+    const size_t needed = workspace_bytes_of(plan, call->num_seqs, call->num_tokens, 0);
+    const size_t rounded = (needed + EA_WORKSPACE_ALIGNMENT - 1) / EA_WORKSPACE_ALIGNMENT * EA_WORKSPACE_ALIGNMENT;
+    own = aligned_alloc(EA_WORKSPACE_ALIGNMENT, rounded);
+    if (!own) return ea_fail(EA_ERR_OUT_OF_MEMORY, "workspace: no memory for %zu bytes", rounded);
+  }
+  ea_cpu_run(call, context->isa, context->num_threads, own ? own : workspace);
+  free(own);
   return EA_OK;
 }
 

@@ -60,7 +60,7 @@ ea_status ea_capture_set(ea_capture *capture, const ea_capture_options *options)
   ea_capture_options full = EA_CAPTURE_OPTIONS_INIT;
   char *directory = NULL;
   if (options) {
-    ea_status status = ea_check_struct("options", options, offsetof(ea_capture_options, call));
+    ea_status status = ea_check_struct_in("options", options, offsetof(ea_capture_options, call), sizeof full);
     if (status) return status;
     ea_struct_in(&full, sizeof full, options, options->struct_size);
     status = check_options(&full);

@@ -14,6 +14,10 @@
  * up to the last field that has no default. */
 ea_status ea_check_struct(const char *name, const void *callers, size_t min_size);
 
+/* The same for a struct that the caller fills. known_size: what this library knows of it; behind that, in a struct of a
+ * later version, everything must be zero, as an option that is not known cannot be heeded. */
+ea_status ea_check_struct_in(const char *name, const void *callers, size_t min_size, size_t known_size);
+
 /* data is there and a multiple of alignment. wanted says what belongs there. */
 ea_status ea_check_pointer(const char *name, const void *data, size_t alignment, const char *wanted);
 

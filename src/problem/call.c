@@ -182,7 +182,7 @@ static ea_call put_together(const ea_problem *problem, const ea_batch *batch) {
 }
 
 ea_status ea_call_make(const ea_problem *resolved, const ea_batch *callers, ea_call *call) {
-  ea_status status = ea_check_struct("batch", callers, offsetof(ea_batch, lse));
+  ea_status status = ea_check_struct_in("batch", callers, offsetof(ea_batch, lse), sizeof *callers);
   if (status) return status;
 
   ea_batch batch = EA_BATCH_INIT;

@@ -102,7 +102,7 @@ static ea_status check_factors(const ea_problem *p) {
 }
 
 ea_status ea_problem_resolve(const ea_problem *callers, ea_problem *out) {
-  ea_status status = ea_check_struct("problem", callers, offsetof(ea_problem, head_dim_v));
+  ea_status status = ea_check_struct_in("problem", callers, offsetof(ea_problem, head_dim_v), sizeof *callers);
   if (status) return status;
 
   ea_problem problem = EA_PROBLEM_INIT;

@@ -246,9 +246,12 @@ static void a_plan_outlives_its_context(void **state) {
   ea_context *context = open_cpu();
   fixture f = fixture_make();
   ea_plan *plan = plan_for(context, &f.problem, EA_FAMILY_REFERENCE);
+  ea_plan *second = plan_for(context, &f.problem, EA_FAMILY_CPU);
   ea_context_destroy(context);
   assert_int_equal(ea_run(plan, &f.batch, NULL, 0, NULL), EA_OK);
   ea_plan_destroy(plan);
+  assert_int_equal(ea_run(second, &f.batch, NULL, 0, NULL), EA_OK);
+  ea_plan_destroy(second);
   fixture_free(&f);
 }
 
@@ -381,6 +384,7 @@ static void takes_a_shorter_batch(void **state) {
   ea_context_destroy(context);
 }
 
+/* A struct of a later version: fine while what is not known is zero. */
 static void takes_a_longer_batch(void **state) {
   (void)state;
   ea_context *context = open_cpu();
@@ -389,15 +393,57 @@ static void takes_a_longer_batch(void **state) {
     ea_batch known;
     unsigned char tail[32];
   } later = {.known = f.batch};
-  memset(later.tail, 0xff, sizeof later.tail);
+  memset(later.tail, 0, sizeof later.tail);
   later.known.struct_size = sizeof later;
   ea_plan *plan = plan_for(context, &f.problem, EA_FAMILY_CPU);
   size_t bytes;
   void *workspace = workspace_for(plan, &later.known, &bytes);
   assert_int_equal(ea_run(plan, &later.known, workspace, bytes, NULL), EA_OK);
   assert_memory_not_equal(f.out, f.out_before, FIX_OUT_BYTES);
+  memcpy(f.out, f.out_before, FIX_OUT_BYTES);
+  memcpy(f.lse, f.lse_before, FIX_LSE_BYTES);
+  later.tail[31] = 1;
+  char text[160];
+  snprintf(
+      text, sizeof text,
+      "batch.struct_size: found %zu and byte %zu not 0, allowed only 0 past the %zu bytes that extattn 0.1.0 knows",
+      sizeof later, sizeof later - 1, sizeof(ea_batch));
+  ASSERT_FAILED(ea_run(plan, &later.known, workspace, bytes, NULL), EA_ERR_INVALID, text);
+  ASSERT_FAILED(ea_validate(plan, &later.known, workspace, bytes, NULL), EA_ERR_INVALID, text);
+  ASSERT_FAILED(ea_workspace_size(plan, &later.known, &bytes), EA_ERR_INVALID, text);
+  assert_memory_equal(f.out, f.out_before, FIX_OUT_BYTES);
   free(workspace);
   ea_plan_destroy(plan);
+  fixture_free(&f);
+  ea_context_destroy(context);
+}
+
+/* Every other struct that a caller fills, with a last byte that this library does not know. */
+static void refuses_options_of_a_later_version(void **state) {
+  (void)state;
+  ea_context *context = open_cpu();
+  fixture f = fixture_make();
+  ea_context *other = NULL;
+  ea_plan *plan = NULL;
+#define LATER(type, init, call)                                                                                        \
+  do {                                                                                                                 \
+    struct {                                                                                                           \
+      type known;                                                                                                      \
+      unsigned char tail[8];                                                                                           \
+    } later = {.known = init};                                                                                         \
+    later.known.struct_size = sizeof later;                                                                            \
+    later.tail[7] = 2;                                                                                                 \
+    assert_int_equal(call, EA_ERR_INVALID);                                                                            \
+    assert_non_null(strstr(ea_last_error(), "not 0, allowed only 0 past the "));                                       \
+  } while (0)
+  LATER(ea_context_options, (ea_context_options)EA_CONTEXT_OPTIONS_INIT, ea_context_create(&later.known, &other));
+  LATER(ea_problem, f.problem, ea_plan_create(context, &later.known, NULL, &plan));
+  LATER(ea_plan_options, (ea_plan_options)EA_PLAN_OPTIONS_INIT,
+        ea_plan_create(context, &f.problem, &later.known, &plan));
+  LATER(ea_merge_args, (ea_merge_args)EA_MERGE_ARGS_INIT, ea_merge(context, &later.known, NULL));
+  LATER(ea_capture_options, (ea_capture_options)EA_CAPTURE_OPTIONS_INIT, ea_context_capture(context, &later.known));
+#undef LATER
+  assert_true(!other && !plan);
   fixture_free(&f);
   ea_context_destroy(context);
 }
@@ -593,7 +639,9 @@ static void refuses_wrong_workspaces_and_streams(void **state) {
   ASSERT_FAILED(ea_run(plan, NULL, workspace, bytes, NULL), EA_ERR_INVALID,
                 "batch: found NULL, allowed a pointer to the struct");
   if (bytes > 0) {
-    snprintf(text, sizeof text, "workspace_bytes: found %zu, allowed %zu or more for this batch", bytes - 1, bytes);
+    snprintf(text, sizeof text,
+             "workspace_bytes: found %zu, allowed %zu or more for this batch, as ea_workspace_size says", bytes - 1,
+             bytes);
     ASSERT_FAILED(ea_run(plan, &f.batch, workspace, bytes - 1, NULL), EA_ERR_INVALID, text);
     ASSERT_FAILED(ea_run(plan, &f.batch, NULL, bytes, NULL), EA_ERR_INVALID,
                   "workspace: found NULL, allowed memory of ea_workspace_size bytes");
@@ -605,6 +653,25 @@ static void refuses_wrong_workspaces_and_streams(void **state) {
   free(workspace);
   ea_plan_destroy(plan);
   fixture_free(&f);
+}
+
+/* Without a workspace, 0 bytes of it, a run on a CPU takes its own: the same bits. */
+static void takes_its_own_workspace(void **state) {
+  fixture with = fixture_make();
+  fixture without = fixture_make();
+  ea_plan *plan = plan_for(*state, &with.problem, EA_FAMILY_CPU);
+  size_t bytes;
+  void *workspace = workspace_for(plan, &with.batch, &bytes);
+  assert_true(bytes > 0);
+  assert_int_equal(ea_run(plan, &with.batch, workspace, bytes, NULL), EA_OK);
+  assert_int_equal(ea_validate(plan, &without.batch, NULL, 0, NULL), EA_OK);
+  assert_int_equal(ea_run(plan, &without.batch, NULL, 0, NULL), EA_OK);
+  assert_memory_equal(with.out, without.out, FIX_OUT_BYTES);
+  assert_memory_equal(with.lse, without.lse, FIX_LSE_BYTES);
+  free(workspace);
+  ea_plan_destroy(plan);
+  fixture_free(&with);
+  fixture_free(&without);
 }
 
 /* ---- What is allowed to be missing ---- */
@@ -1065,6 +1132,7 @@ int main(void) {
       cmocka_unit_test(takes_shorter_options),
       cmocka_unit_test(takes_a_shorter_batch),
       cmocka_unit_test(takes_a_longer_batch),
+      cmocka_unit_test(refuses_options_of_a_later_version),
       SHARED(refuses_wrong_counts),
       SHARED(refuses_wrong_pointers),
       SHARED(refuses_wrong_strides),
@@ -1074,6 +1142,7 @@ int main(void) {
       SHARED(refuses_wrong_index_arrays),
       SHARED(refuses_wrong_masks_and_sinks),
       SHARED(refuses_wrong_workspaces_and_streams),
+      SHARED(takes_its_own_workspace),
       SHARED(runs_without_what_is_not_needed),
       SHARED(ignores_what_lies_past_the_prefixes),
       SHARED(writes_every_row_and_nothing_else),
