@@ -66,16 +66,14 @@ EA_DEVICE void finish(const float (&o)[WIDTH / 2], const float reference[2], con
 
 /* All of it: what NaN and Inf ask for (nonfinite.h, large.h), the rows, and that the work tile is done. */
 template <int WIDTH, class Shape>
-EA_DEVICE void epilogue(float (&o)[WIDTH / 2], const float reference[2], const float sum[2], const ea_cta<Shape> &cta,
+EA_DEVICE void epilogue(float (&o)[WIDTH / 2], float (&reference)[2], float (&sum)[2], const ea_cta<Shape> &cta,
                         ea_work work, int row, int lane, int first_column) {
-  const bool second_pass = work->second_pass;
-  if (second_pass) {
-    add_nonfinite<WIDTH>(o, cta, work, row, lane, first_column);
+  if (work->second_pass) {
+    end_second_pass<WIDTH>(o, reference, sum, cta, work, row, lane, first_column);
   } else if (__any_sync(0xffffffffu, !is_finite(o)) && lane == 0) {
     atomicOr(&work.to_write()->nonfinite, 1u);
   }
   finish<WIDTH>(o, reference, sum, cta, work.get(), row, lane, first_column);
-  if (second_pass) redo_rows<WIDTH>(cta, work, sum, row - lane / 4, lane, first_column);
   release(work_done(cta, work));
 }
 

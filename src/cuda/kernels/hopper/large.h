@@ -1,114 +1,106 @@
 /* Rows whose logits are too large for the mainloop's exponentials (reference.h). It marks them by a shift of NaN, which
  * makes their sums and output NaN, and so their work tile comes once more, as one with a NaN in V does (nonfinite.h).
- * In the epilogue of this second pass a warp does them again, a row at a time, key by key, and rows that have seen a
- * NaN as well. They are rare, so this is short and not fast, and mainloop and first pass have next to nothing of it:
- * every instruction in them shows. Which rows come here is a function of the row alone, and so is what comes out. */
+ * At the end of this second pass they are done again, key by key, and rows that have seen a NaN as well. They are rare,
+ * so this is short and not fast; it stands where the epilogue jumps anyway, since even code that is jumped over shows
+ * elsewhere. Which rows come here is a function of the row alone, and so is what comes out. */
 #ifndef EA_CUDA_KERNELS_HOPPER_LARGE_H
 #define EA_CUDA_KERNELS_HOPPER_LARGE_H
 
-#include "cuda/kernels/epilogue.h"
 #include "cuda/kernels/hopper/nonfinite.h"
+#include "cuda/kernels/reference.h"
 
-/* A row, as all lanes of the warp have it. */
-typedef struct ea_large_row {
-  const uint16_t *q;
-  int64_t token;
-  int head, query;
-  float temperature;
-} ea_large_row;
-
-template <class Shape> EA_DEVICE ea_large_row large_row(const ea_cta<Shape> &cta, ea_work work, int row) {
+/* The score of a row of the work tile, as the softmax takes it, by the four lanes that share the row. */
+template <class Shape> EA_DEVICE float score_again(const ea_cta<Shape> &cta, ea_work work, int row, int key, int lane) {
   const ea_call &call = cta.call;
   const ea_portable_launch &with = cta.launch.scores;
-  ea_large_row r;
-  const int t = row_token<Shape>(cta.launch, row), position = work->view.prefix + work->i0 + t;
-  r.query = work->i0 + t;
-  r.token = work->token0 + r.query;
-  r.head = work->first_head + row - t * call.group;
-  r.q = (const uint16_t *)call.q.data + r.token * call.q.token_stride + r.head * call.q.head_stride;
-  r.temperature = call.xai_temperature_len > 0
-                      ? ea_temperature(position, call.xai_temperature_len, __log2f((float)position), with.inv_log2_len)
-                      : 1.0f;
-  return r;
-}
-
-template <class Shape> EA_DEVICE ea_element element_of(const ea_cta<Shape> &cta, ea_work work, int key) {
-  return key < work->view.prefix ? cached_source(cta.call, cta.launch.scores).element : EA_ELEMENT_16BIT;
-}
-EA_DEVICE float load_element(const char *row, int column, ea_element element) {
-  return element_value(load_pair(row, column, column + 1, element));
-}
-
-/* A score as the softmax takes it. */
-template <class Shape>
-EA_DEVICE float score_of(const ea_cta<Shape> &cta, ea_work work, const ea_large_row &row, int key, int lane) {
-  const ea_portable_launch &with = cta.launch.scores;
+  const bool cached = key < work->view.prefix;
+  row = ea_min_i32(row, work->rows - 1); /* those past the last repeat it */
+  const int query = row_query<Shape>(cta.launch, work.get(), row), position = work->view.prefix + query;
+  const int64_t head = work->first_head + row - row_token<Shape>(cta.launch, row) * call.group;
+  const uint16_t *q =
+      (const uint16_t *)call.q.data + (work->token0 + query) * call.q.token_stride + head * call.q.head_stride;
   const char *k = key_row(cta, work, key, false);
-  const ea_element element = element_of(cta, work, key);
+  const ea_element element = cached ? cached_source(call, with).element : EA_ELEMENT_16BIT;
   float s = 0.0f;
 #pragma unroll 1
-  for (int d = lane; d < cta.call.head_dim; d += 32) s = fmaf(element_value(row.q[d]), load_element(k, d, element), s);
-#pragma unroll 1
-  for (int step = 16; step > 0; step /= 2) s += __shfl_xor_sync(0xffffffffu, s, step);
-  if (key < work->view.prefix) s *= with.k_scale;
-  return with.transformed ? transformed_score(s, with, row.temperature) : s;
+  for (int d = lane % 4; d < call.head_dim; d += 4) {
+    s = fmaf(element_value(q[d]), element_value(load_pair(k, d, d + 1, element)), s);
+  }
+  s = quad_sum(s);
+  if (cached) s *= with.k_scale;
+  if (!with.transformed) return s;
+  const float temperature =
+      ea_temperature(position, call.xai_temperature_len, __log2f((float)position), with.inv_log2_len);
+  return transformed_score(s, with, call.xai_temperature_len > 0 ? temperature : 1.0f);
 }
 
-/* Row `number` of the work tile: WIDTH columns of its output from first_column on, a lane each; and its lse. Its keys
- * are walked for the greatest score, and once more for every 32 columns: the code is what is kept small. */
+/* The end of a second pass, key by key. Rows whose sums are NaN get their output, references and sums; the others get
+ * the NaN and Inf that their masked tiles have lost. row: the first of the thread's two; o: WIDTH columns from
+ * first_column on. */
 template <int WIDTH, class Shape>
-EA_DEVICE void redo_row(const ea_cta<Shape> &cta, ea_work work, int number, int lane, int first_column) {
-  const ea_call &call = cta.call;
+EA_DEVICE void end_second_pass(float (&o)[WIDTH / 2], float reference[2], float sum[2], const ea_cta<Shape> &cta,
+                               ea_work work, int row, int lane, int first_column) {
   const ea_portable_launch &with = cta.launch.scores;
-  const ea_large_row row = large_row(cta, work, number);
-  const int column_end = ea_min_i32(first_column + WIDTH, call.head_dim_v);
-  float top = MINUS_INF;
+  const bool large[2] = {sum[0] != sum[0], sum[1] != sum[1]};
+  const bool any_large = __any_sync(0xffffffffu, large[0] || large[1]);
+#pragma unroll
+  for (int e = 0; e < WIDTH / 2; e++) o[e] = large[e / 2 % 2] ? 0.0f : o[e];
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    sum[h] = large[h] ? 0.0f : sum[h];
+    reference[h] = large[h] ? MINUS_INF : reference[h];
+  }
 #pragma unroll 1
-  for (int c = first_column - 32; c < column_end; c += 32) {
-    const bool first_walk = c < first_column;
-    const int column = c + lane;
-    const float base = top == MINUS_INF ? 0.0f : top;
-    float sum = 0.0f, out = 0.0f;
+  for (int walk = any_large ? 0 : 1; walk < 2; walk++) { /* the first for the greatest score */
 #pragma unroll 1
     for (int key = work->keys.first; key < work->keys.end; key++) {
-      if (!ea_visible(&work->view, row.query, key)) continue;
-      const float s = score_of(cta, work, row, key, lane);
-      if (first_walk) {
-        top = max_nan(top, s);
-      } else {
-        float weight = ex2_approx((s - base) * with.scale_log2);
-        sum += weight;
-        if (key < work->view.prefix) weight *= with.v_scale;
-        if (column < column_end) {
-          const char *v = key_row(cta, work, key, true);
-          out = fmaf(weight, load_element(v, column, element_of(cta, work, key)), out);
+      const bool cached = key < work->view.prefix, masked = is_masked<Shape>(work.get(), key / Shape::tile_n);
+      if (!any_large && !masked) continue;
+      const ea_element element = cached ? cached_source(cta.call, with).element : EA_ELEMENT_16BIT;
+      float weight[2] = {1.0f, 1.0f};
+      bool seen[2];
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        seen[h] = ea_visible(&work->view, row_query<Shape>(cta.launch, work.get(), row + h * 8), key);
+      }
+      if (any_large) {
+#pragma unroll 1
+        for (int h = 0; h < 2; h++) {
+          const float s = score_again(cta, work, row + h * 8, key, lane);
+          const bool mine = h == 0 ? large[0] && seen[0] : large[1] && seen[1];
+          const float before = h == 0 ? reference[0] : reference[1];
+          const float top = walk == 0 && mine ? max_nan(before, s) : before;
+          const float w = ex2_approx((s - (top == MINUS_INF ? 0.0f : top)) * with.scale_log2);
+          const float add = walk == 1 && mine && lane % 4 == 0 ? w : 0.0f; /* of the row's four lanes one */
+          const float times = mine ? (cached ? w * with.v_scale : w) : 1.0f;
+          reference[0] = h == 0 ? top : reference[0];
+          reference[1] = h == 1 ? top : reference[1];
+          sum[0] += h == 0 ? add : 0.0f;
+          sum[1] += h == 1 ? add : 0.0f;
+          weight[0] = h == 0 ? times : weight[0];
+          weight[1] = h == 1 ? times : weight[1];
         }
       }
-      if (top != top) break; /* NaN: so is the sum, whatever else there is */
-    }
-    if (first_walk) continue;
-    const ea_row_end end = end_large_row(call, with, top, 0.0f, sum, row.head, true);
-    uint16_t *to = (uint16_t *)call.out + row.token * call.out_token_stride + row.head * call.out_head_stride;
-    if (column < column_end) to[column] = (uint16_t)cvt_x2(out * end.factor, 0.0f);
-    if (c == 0 && lane == 0 && call.lse) {
-      call.lse[row.token * call.lse_token_stride + row.head * call.lse_head_stride] = end.lse;
+      if (walk == 0) continue;
+      const char *v = key_row(cta, work, key, true);
+#pragma unroll
+      for (int j = 0; j < WIDTH / 8; j++) {
+        const uint32_t pair = load_pair(v, first_column + lane % 4 * 2 + j * 8, cta.call.head_dim_v, element);
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+          const uint32_t bits = c == 0 ? pair & 0xffffu : pair >> 16;
+#pragma unroll
+          for (int h = 0; h < 2; h++) { /* no branch: with so many registers alive, ptxas takes long over them */
+            float *x = &o[j * 4 + h * 2 + c];
+            const bool add = seen[h] && (large[h] || (masked && is_special(bits)));
+            *x = add ? fmaf(weight[h], element_value(bits), *x) : *x;
+          }
+        }
+      }
     }
   }
-}
-
-/* The rows of a warp whose sums are NaN, over what finish has written for them. sum: of the thread's two rows; the
- * warp's are the 16 from `first_row` on. */
-template <int WIDTH, class Shape>
-EA_DEVICE void redo_rows(const ea_cta<Shape> &cta, ea_work work, const float sum[2], int first_row, int lane,
-                         int first_column) {
-  const uint32_t low = __ballot_sync(0xffffffffu, sum[0] != sum[0]),
-                 high = __ballot_sync(0xffffffffu, sum[1] != sum[1]);
-  __syncwarp(); /* what other lanes wrote comes before what this one writes */
-#pragma unroll 1
-  for (int n = 0; n < 16; n++) {
-    const bool marked = (n < 8 ? low : high) >> n % 8 * 4 & 1;
-    if (marked && first_row + n < work->rows) redo_row<WIDTH>(cta, work, first_row + n, lane, first_column);
-  }
+#pragma unroll
+  for (int h = 0; h < 2; h++) sum[h] = large[h] ? quad_sum(sum[h]) : sum[h];
 }
 
 #endif

@@ -41,39 +41,6 @@ EA_DEVICE uint32_t load_pair(const char *row, int column, int dim, ea_element el
   return pair;
 }
 
-/* Those of the masked tiles, read once more, to the rows that see them. row: the first of the thread's two; o: WIDTH
- * columns from first_column on. */
-template <int WIDTH, class Shape>
-EA_DEVICE void add_nonfinite(float (&o)[WIDTH / 2], const ea_cta<Shape> &cta, ea_work work, int row, int lane,
-                             int first_column) {
-#pragma unroll 1
-  for (int key = work->keys.first; key < work->keys.end; key++) {
-    const ea_work_tile *work_tile = work.get();
-    if (!is_masked<Shape>(work_tile, key / Shape::tile_n)) continue;
-    const char *source = key_row(cta, work, key, true);
-    const ea_element element =
-        key < work_tile->view.prefix ? cached_source(cta.call, cta.launch.scores).element : EA_ELEMENT_16BIT;
-    bool seen[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      seen[h] = ea_visible(&work_tile->view, row_query<Shape>(cta.launch, work_tile, row + h * 8), key);
-    }
-#pragma unroll
-    for (int j = 0; j < WIDTH / 8; j++) {
-      const uint32_t pair = load_pair(source, first_column + lane % 4 * 2 + j * 8, cta.call.head_dim_v, element);
-#pragma unroll
-      for (int c = 0; c < 2; c++) {
-        const uint32_t bits = c == 0 ? pair & 0xffffu : pair >> 16;
-#pragma unroll
-        for (int h = 0; h < 2; h++) { /* no branch: with so many registers alive, ptxas takes long over them */
-          float *x = &o[j * 4 + h * 2 + c];
-          *x = is_special(bits) && seen[h] ? *x + element_value(bits) : *x;
-        }
-      }
-    }
-  }
-}
-
 template <int COUNT> EA_DEVICE bool is_finite(const float (&o)[COUNT]) {
   float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
