@@ -375,7 +375,7 @@ static ea_status measure_depth(ea_context *context, const result *r, ea_bench_bu
     return EA_OK;
   }
   if (status != EA_OK) return status;
-  rec->plan.struct_size = sizeof rec->plan;
+  rec->plan = (ea_plan_info)EA_PLAN_INFO_INIT;
   status = ea_plan_get_info(plan, &rec->plan);
   if (status == EA_OK) status = measure_plan(context, r, plan, buffers, rec);
   ea_plan_destroy(plan);
@@ -483,7 +483,7 @@ static ea_status measure_suite(ea_context *context, result *r) {
 }
 
 static int run_suite(ea_context *context, const ea_bench_args *args, const ea_bench_suite *suite) {
-  result r = {.args = args, .suite = suite, .device = {.struct_size = sizeof r.device}};
+  result r = {.args = args, .suite = suite, .device = EA_DEVICE_INFO_INIT};
   const ea_status status =
       allocate(&r) ? measure_suite(context, &r) : ea_fail(EA_ERR_OUT_OF_MEMORY, "memory: none for the results");
   int code = status == EA_OK ? EA_EXIT_OK : ea_exit_failed(status);

@@ -12,7 +12,7 @@
 #include "cuda/memory.h"
 
 static ea_status is_gpu(ea_context *context, bool *gpu) {
-  ea_device_info info = {.struct_size = sizeof info};
+  ea_device_info info = EA_DEVICE_INFO_INIT;
   const ea_status status = ea_context_info(context, &info);
   *gpu = status == EA_OK && info.device == EA_DEVICE_CUDA;
   return status;

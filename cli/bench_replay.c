@@ -214,7 +214,7 @@ static ea_status measure_depths(result *r) {
 }
 
 int ea_bench_replay(ea_context *context, const ea_bench_args *args) {
-  result r = {.args = args, .device = {.struct_size = sizeof r.device}};
+  result r = {.args = args, .device = EA_DEVICE_INFO_INIT};
   ea_status status = prepare(context, &r);
   if (status == EA_OK && ea_bench_wants_table(args)) print_head(&r);
   if (status == EA_OK) status = measure_depths(&r);

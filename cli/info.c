@@ -35,7 +35,7 @@ static ea_status describe(const ea_context_options *options_of_device, ea_device
   ea_context *context;
   ea_status status = ea_context_create(options_of_device, &context);
   if (status != EA_OK) return status;
-  info->struct_size = sizeof *info;
+  *info = (ea_device_info)EA_DEVICE_INFO_INIT;
   status = ea_context_info(context, info);
   ea_context_destroy(context);
   return status;

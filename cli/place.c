@@ -5,7 +5,7 @@
 
 /* The CPU reads the mapped file in place. */
 static ea_status place_inputs(const ea_case *c, ea_placed *placed) {
-  ea_device_info device = {.struct_size = sizeof device};
+  ea_device_info device = EA_DEVICE_INFO_INIT;
   ea_status status = ea_context_info(placed->context, &device);
   placed->batch = c->batch;
   if (status != EA_OK || device.device != EA_DEVICE_CUDA) return status;

@@ -87,7 +87,7 @@ static const struct argp_child children[] = {
 static ea_status plan_on_device(const plan_args *args, plan_row *row) {
   ea_context *context = NULL;
   ea_plan *plan = NULL;
-  ea_device_info device = {.struct_size = sizeof device};
+  ea_device_info device = EA_DEVICE_INFO_INIT;
   ea_status status = ea_device_open(&args->device, &context);
   if (status == EA_OK) status = ea_context_info(context, &device);
   if (status == EA_OK) {
@@ -101,7 +101,7 @@ static ea_status plan_on_device(const plan_args *args, plan_row *row) {
 }
 
 static void plan_row_of(const plan_args *args, const char *arch, plan_row *row) {
-  *row = (plan_row){.info.struct_size = sizeof row->info};
+  *row = (plan_row){.info = EA_PLAN_INFO_INIT};
   snprintf(row->target, sizeof row->target, "%s", arch ? arch : "device");
   row->status =
       arch ? ea_plan_for_arch(arch, &args->problem, &args->device.plan, &row->info) : plan_on_device(args, row);

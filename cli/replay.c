@@ -245,7 +245,7 @@ static int replay(const replay_args *args, const ea_trace *trace) {
   r.config.trace = trace;
   r.config.totals = &r.totals;
   r.config.plan_options = args->device.plan;
-  r.device.struct_size = sizeof r.device;
+  r.device = (ea_device_info)EA_DEVICE_INFO_INIT;
   const bool text = wants_text(args);
   ea_status status = count(trace, &r);
   if (status == EA_OK && !args->counts_only) {

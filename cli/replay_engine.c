@@ -216,7 +216,7 @@ static ea_status plan_with(const ea_replay *r, const ea_plan_options *options, e
                            size_t *workspace_bytes) {
   ea_status status = ea_plan_create(r->config.context, &r->problem, options, plan);
   if (status != EA_OK) return status;
-  *info = (ea_plan_info){.struct_size = sizeof *info};
+  *info = (ea_plan_info)EA_PLAN_INFO_INIT;
   status = ea_plan_get_info(*plan, info);
   if (status != EA_OK) return status;
   ea_batch largest = EA_BATCH_INIT;
@@ -227,7 +227,7 @@ static ea_status plan_with(const ea_replay *r, const ea_plan_options *options, e
 }
 
 static ea_status make_plan(ea_replay *r) {
-  ea_device_info device = {.struct_size = sizeof device};
+  ea_device_info device = EA_DEVICE_INFO_INIT;
   const ea_status status = ea_context_info(r->config.context, &device);
   if (status != EA_OK) return status;
   r->on_gpu = device.device == EA_DEVICE_CUDA;

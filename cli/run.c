@@ -224,7 +224,7 @@ static ea_status share_kv(ea_case *c, sharing wanted) {
 static int run_case(const run_args *args, ea_case *c, const char *out) {
   ea_status status = share_kv(c, args->shared_kv);
   if (status) return ea_exit_failed(status);
-  job j = {.c = c, .device.struct_size = sizeof j.device, .plan_info.struct_size = sizeof j.plan_info};
+  job j = {.c = c, .device = EA_DEVICE_INFO_INIT, .plan_info = EA_PLAN_INFO_INIT};
   status = run_job(&j, &args->device);
   int code = EA_EXIT_OK;
   if (!status) code = write_result(&j, args, out);

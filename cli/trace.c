@@ -333,7 +333,7 @@ static int deliver(const trace_args *args, const subject *s, const measured *m) 
  * ---------------------------------------------------------------------------------- */
 
 static int trace_subject(const trace_args *args, ea_case *c) {
-  subject s = {.device.struct_size = sizeof s.device, .plan_info.struct_size = sizeof s.plan_info};
+  subject s = {.device = EA_DEVICE_INFO_INIT, .plan_info = EA_PLAN_INFO_INIT};
   measured m = {0};
   ea_status status = c ? place_case(args, c, &s) : place_shape(args, &s);
   if (status == EA_OK) status = measure(args, &s, &m);

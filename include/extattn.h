@@ -198,9 +198,9 @@ EA_API int32_t ea_cuda_device_count(void);
  *   put together by ea_merge, are the whole.
  * A query that sees no key gets out = 0 and lse = -inf, with or without a sink.
  *
- * Range: scores are computed in f32 (in float64 by EA_FAMILY_REFERENCE), so q_i . k_j with its partial sums, and s, must
- * stay within f32's range; within it they may be of any size and sign. Sums of weighted values are kept in f32 too,
- * whose weights may be up to 2^10: values up to 2^90 are safe for any number of keys.
+ * Range: scores are computed in f32 (in float64 by EA_FAMILY_REFERENCE), so q_i . k_j with its partial sums, and s,
+ * must stay within f32's range; within it they may be of any size and sign. Sums of weighted values are kept in f32
+ * too, whose weights may be up to 2^10: values up to 2^90 are safe for any number of keys.
  */
 typedef struct ea_problem {
   size_t struct_size;

@@ -259,7 +259,7 @@ static result measure(const shape *s, int threads, const options *o) {
   ea_context *context;
   ea_plan *plan;
   size_t bytes;
-  ea_plan_info info = {.struct_size = sizeof info};
+  ea_plan_info info = EA_PLAN_INFO_INIT;
   check(ea_context_create(&device, &context));
   check(ea_plan_create(context, &problem, NULL, &plan));
   check(ea_plan_get_info(plan, &info));

@@ -204,7 +204,7 @@ static void check_depths(const bits *b, int32_t max_stages) {
 
 static ea_status max_stages_of(const ea_subject *subject, const ea_spec *spec, int32_t *max_stages) {
   ea_plan *plan;
-  ea_plan_info info = {.struct_size = sizeof info};
+  ea_plan_info info = EA_PLAN_INFO_INIT;
   ea_status status = ea_plan_create(subject->context, &spec->problem, &subject->plan, &plan);
   if (status) return status;
   status = ea_plan_get_info(plan, &info);

@@ -59,7 +59,7 @@ static ea_status open_other_threads(const ea_context_options *context, ea_subjec
 }
 
 ea_status ea_subject_open(const ea_context_options *context, const ea_plan_options *plan, ea_subject *subject) {
-  *subject = (ea_subject){.info.struct_size = sizeof subject->info, .plan = *plan};
+  *subject = (ea_subject){.info = EA_DEVICE_INFO_INIT, .plan = *plan};
   ea_status status = ea_context_create(context, &subject->context);
   if (!status) status = ea_context_info(subject->context, &subject->info);
   if (!status) status = ea_context_create(NULL, &subject->reference);

@@ -210,7 +210,7 @@ static ea_status place_workspace(ea_runner *runner) {
 }
 
 static ea_status prepare(ea_runner *runner, const ea_plan_options *options, const ea_out_layout *layout) {
-  ea_device_info info = {.struct_size = sizeof info};
+  ea_device_info info = EA_DEVICE_INFO_INIT;
   ea_status status = ea_context_info(runner->context, &info);
   runner->on_host = info.device == EA_DEVICE_CPU;
   if (!status) status = ea_plan_create(runner->context, &runner->c->problem, options, &runner->plan);

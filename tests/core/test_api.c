@@ -69,7 +69,7 @@ static void opens_the_cpu_by_default(void **state) {
   (void)state;
   ea_context *context = NULL;
   assert_int_equal(ea_context_create(NULL, &context), EA_OK);
-  ea_device_info info = {.struct_size = sizeof info};
+  ea_device_info info = EA_DEVICE_INFO_INIT;
   assert_int_equal(ea_context_info(context, &info), EA_OK);
   assert_int_equal(info.device, EA_DEVICE_CPU);
   assert_in_range(info.num_threads, 1, 1024);
@@ -115,7 +115,7 @@ static void chooses_the_instruction_set(void **state) {
     const ea_status status = ea_context_create(&options, &context);
     if (ea_cpu_has_isa((ea_isa)isa)) {
       assert_int_equal(status, EA_OK);
-      ea_device_info info = {.struct_size = sizeof info};
+      ea_device_info info = EA_DEVICE_INFO_INIT;
       assert_int_equal(ea_context_info(context, &info), EA_OK);
       assert_int_equal(info.isa, isa);
       ea_context_destroy(context);
@@ -133,7 +133,7 @@ static ea_isa isa_of_new_context(ea_isa asked) {
   options.isa = asked;
   ea_context *context = NULL;
   assert_int_equal(ea_context_create(&options, &context), EA_OK);
-  ea_device_info info = {.struct_size = sizeof info};
+  ea_device_info info = EA_DEVICE_INFO_INIT;
   assert_int_equal(ea_context_info(context, &info), EA_OK);
   ea_context_destroy(context);
   return info.isa;
@@ -190,7 +190,7 @@ static void plans_say_what_they_are(void **state) {
   const ea_family families[] = {EA_FAMILY_AUTO, EA_FAMILY_CPU, EA_FAMILY_REFERENCE};
   for (int i = 0; i < 3; ++i) {
     ea_plan *plan = plan_for(context, &f.problem, families[i]);
-    ea_plan_info info = {.struct_size = sizeof info};
+    ea_plan_info info = EA_PLAN_INFO_INIT;
     assert_int_equal(ea_plan_get_info(plan, &info), EA_OK);
     assert_int_equal(info.family, i == 2 ? EA_FAMILY_REFERENCE : EA_FAMILY_CPU);
     assert_int_equal(info.stages, 1);
@@ -263,7 +263,7 @@ static void plans_for_architectures_that_are_not_here(void **state) {
   int32_t count = 0;
   const ea_arch *archs = ea_known_archs(&count);
   assert_true(count > 0);
-  ea_plan_info info = {.struct_size = sizeof info};
+  ea_plan_info info = EA_PLAN_INFO_INIT;
   for (int32_t i = 0; i < count; ++i) {
     const ea_status status = ea_plan_for_arch(archs[i].name, &f.problem, NULL, &info);
     if (status) fail_msg("%s: %s", archs[i].name, ea_last_error());
@@ -354,7 +354,7 @@ static void takes_shorter_options(void **state) {
   ea_plan *plan = NULL;
   assert_int_equal(ea_plan_create(context, &f.problem, options, &plan), EA_OK);
   free(options);
-  ea_plan_info info = {.struct_size = sizeof info};
+  ea_plan_info info = EA_PLAN_INFO_INIT;
   assert_int_equal(ea_plan_get_info(plan, &info), EA_OK);
   assert_int_equal(info.family, EA_FAMILY_REFERENCE);
   ea_plan_destroy(plan);

@@ -196,7 +196,7 @@ static void takes_a_shorter_struct(void **state) {
   assert_same_problem(&out, &wanted);
 }
 
-/* A caller compiled against a later version: the tail that is not known here is ignored. */
+/* A caller compiled against a later version: taken while the tail that is not known here is zero. */
 static void takes_a_longer_struct(void **state) {
   (void)state;
   struct {
@@ -204,11 +204,22 @@ static void takes_a_longer_struct(void **state) {
     unsigned char tail[40];
   } later = {.known = good_problem()};
   later.known.struct_size = sizeof later;
-  memset(later.tail, 0xff, sizeof later.tail);
+  memset(later.tail, 0, sizeof later.tail);
   ea_problem out;
   assert_int_equal(ea_problem_resolve(&later.known, &out), EA_OK);
   const ea_problem wanted = resolved(good_problem());
   assert_same_problem(&out, &wanted);
+  for (size_t i = 0; i < sizeof later.tail; ++i) {
+    later.tail[i] = 0x80;
+    assert_int_equal(ea_problem_resolve(&later.known, &out), EA_ERR_INVALID);
+    char text[160];
+    snprintf(
+        text, sizeof text,
+        "problem.struct_size: found %zu and byte %zu not 0, allowed only 0 past the %zu bytes that extattn %s knows",
+        sizeof later, sizeof(ea_problem) + i, sizeof(ea_problem), ea_version());
+    assert_string_equal(ea_last_error(), text);
+    later.tail[i] = 0;
+  }
 }
 
 /* ---- Calls. Addresses that are never read, so any size can be claimed. ---- */

@@ -90,7 +90,7 @@ static int balanced(void **state) {
 static void test_device_is_described(void **state) {
   (void)state;
   ea_context *context;
-  ea_device_info info = {.struct_size = sizeof info};
+  ea_device_info info = EA_DEVICE_INFO_INIT;
   assert_int_equal(ea_cuda_device_count(), 1);
   assert_int_equal(open_gpu(0, &context), EA_OK);
   assert_int_equal(ea_context_info(context, &info), EA_OK);
@@ -215,7 +215,7 @@ static void test_a_kernel_is_loaded_once(void **state) {
 static void test_a_failed_load_can_be_tried_again(void **state) {
   (void)state;
   const ea_problem problem = small_problem();
-  ea_plan_info info = {.struct_size = sizeof info};
+  ea_plan_info info = EA_PLAN_INFO_INIT;
   ea_context *context;
   ea_plan *plan;
   assert_int_equal(open_gpu(0, &context), EA_OK);
@@ -238,7 +238,7 @@ typedef struct opened {
 } opened;
 
 static void open_family(const ea_problem *problem, ea_family family, opened *o) {
-  *o = (opened){.info.struct_size = sizeof o->info};
+  *o = (opened){.info = EA_PLAN_INFO_INIT};
   ea_plan_options options = EA_PLAN_OPTIONS_INIT;
   options.family = family;
   assert_int_equal(open_gpu(0, &o->context), EA_OK);
@@ -613,7 +613,7 @@ static void test_hopper_has_kernels_for_kinds_of_call(void **state) {
     problem.logit_cap = chosen[i].logit_cap;
     problem.k_scale = chosen[i].k_scale;
     problem.v_scale = chosen[i].v_scale;
-    ea_plan_info info = {.struct_size = sizeof info};
+    ea_plan_info info = EA_PLAN_INFO_INIT;
     assert_int_equal(ea_plan_for_arch("sm_90", &problem, NULL, &info), EA_OK);
     assert_string_equal(info.kernel, chosen[i].kernel);
   }
@@ -638,7 +638,7 @@ static void test_hopper_refuses_kinds_of_call_it_has_no_way_for(void **state) {
     problem.cache_dtype = refused[i].cache_dtype;
     ea_plan_options options = EA_PLAN_OPTIONS_INIT;
     options.family = EA_FAMILY_HOPPER;
-    ea_plan_info info = {.struct_size = sizeof info};
+    ea_plan_info info = EA_PLAN_INFO_INIT;
     assert_int_equal(ea_plan_for_arch("sm_90", &problem, &options, &info), EA_ERR_UNSUPPORTED);
     assert_says(refused[i].says);
   }

@@ -90,7 +90,7 @@ void run_once(const ea_problem *problem, int32_t stages, const ea_batch *batch) 
 
 int32_t max_stages_of(const ea_problem *problem) {
   ea_plan *plan;
-  ea_plan_info info = {.struct_size = sizeof info};
+  ea_plan_info info = EA_PLAN_INFO_INIT;
   assert_ok(ea_plan_create(gpu.context, problem, &gpu.plan, &plan));
   assert_ok(ea_plan_get_info(plan, &info));
   ea_plan_destroy(plan);

@@ -112,7 +112,7 @@ static void test_too_deep_is_refused_with_numbers(void **state) {
     if (!family_takes(&problem)) continue;
     ea_plan_options options = gpu.plan;
     ea_plan *plan = NULL;
-    ea_plan_info info = {.struct_size = sizeof info};
+    ea_plan_info info = EA_PLAN_INFO_INIT;
     options.stages = max_stages_of(&problem);
     assert_ok(ea_plan_create(gpu.context, &problem, &options, &plan));
     assert_ok(ea_plan_get_info(plan, &info));
@@ -135,7 +135,7 @@ static void test_the_plan_is_what_runs(void **state) {
   (void)state;
   for (size_t i = 0; i < 16; i += 4) {
     const ea_problem problem = problem_of(&configs[i], EA_BF16);
-    ea_plan_info here = {.struct_size = sizeof here}, by_name = {.struct_size = sizeof by_name};
+    ea_plan_info here = EA_PLAN_INFO_INIT, by_name = EA_PLAN_INFO_INIT;
     ea_plan *plan;
     assert_ok(ea_plan_create(gpu.context, &problem, NULL, &plan));
     assert_ok(ea_plan_get_info(plan, &here));

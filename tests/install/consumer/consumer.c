@@ -2,11 +2,11 @@
 #include <extattn.h>
 
 #include <stdio.h>
-#include <string.h>
 
 int main(void) {
   ea_problem problem = EA_PROBLEM_INIT;
-  ea_plan_info info;
+  ea_plan_info info = EA_PLAN_INFO_INIT;
+  ea_device_info device = EA_DEVICE_INFO_INIT;
   ea_context_options context_options = EA_CONTEXT_OPTIONS_INIT;
   ea_plan_options plan_options = EA_PLAN_OPTIONS_INIT;
   ea_batch batch = EA_BATCH_INIT;
@@ -14,14 +14,13 @@ int main(void) {
   ea_status status;
 
   if (context_options.struct_size != sizeof context_options || plan_options.struct_size != sizeof plan_options ||
-      batch.struct_size != sizeof batch || merge.struct_size != sizeof merge) {
+      batch.struct_size != sizeof batch || merge.struct_size != sizeof merge || info.struct_size != sizeof info ||
+      device.struct_size != sizeof device) {
     return 1;
   }
   problem.num_q_heads = 32;
   problem.num_kv_heads = 8;
   problem.head_dim = 128;
-  memset(&info, 0, sizeof info);
-  info.struct_size = sizeof info;
   status = ea_plan_for_arch("sm_90", &problem, &plan_options, &info);
   if (status != EA_OK) {
     fprintf(stderr, "%s: %s\n", ea_status_name(status), ea_last_error());

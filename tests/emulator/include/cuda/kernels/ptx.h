@@ -125,7 +125,8 @@ EA_DEVICE float max_nan(float a, float b) {
   return a > b || a != a ? a : b;
 }
 EA_DEVICE float mul_rn(float a, float b) {
-  return a * b; /* without -ffp-contract=fast there is no fused form to fall into: g++ compiles the emulator for x86-64 */
+  /* Without -ffp-contract=fast there is no fused form to fall into: g++ compiles the emulator for x86-64. */
+  return a * b;
 }
 EA_DEVICE float ex2_approx(float x) {
   const float y = exp2f(x);
