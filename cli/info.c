@@ -57,34 +57,41 @@ static void image_arch(const ea_image *image, char *name, size_t n) {
   snprintf(name, n, "sm_%d%s", image->capability, image->exact ? "a" : "");
 }
 
+/* The architectures in ascending order, sm_90a after sm_90. */
+static int arch_rank(const ea_image *image) {
+  return 2 * image->capability + image->exact;
+}
+
 static bool same_arch(const ea_image *a, const ea_image *b) {
-  return a->capability == b->capability && a->exact == b->exact;
+  return arch_rank(a) == arch_rank(b);
 }
 
-/* Whether no earlier image is for the same architecture. */
-static bool first_of_arch(int32_t i) {
-  for (int32_t j = 0; j < i; j++) {
-    if (same_arch(&ea_images[j], &ea_images[i])) return false;
+/* One of the images for the first architecture after that of `previous` (NULL: the first of all), or NULL. */
+static const ea_image *next_arch(const ea_image *previous) {
+  const ea_image *next = NULL;
+  for (int32_t i = 0; i < ea_image_count; i++) {
+    const ea_image *image = &ea_images[i];
+    if (previous && arch_rank(image) <= arch_rank(previous)) continue;
+    if (!next || arch_rank(image) < arch_rank(next)) next = image;
   }
-  return true;
+  return next;
 }
 
-static int count_of_arch(int32_t i) {
+static int count_of_arch(const ea_image *image) {
   int count = 0;
-  for (int32_t j = i; j < ea_image_count; j++) count += same_arch(&ea_images[j], &ea_images[i]);
+  for (int32_t i = 0; i < ea_image_count; i++) count += same_arch(&ea_images[i], image);
   return count;
 }
 
 static json_t *kernels_json(void) {
   json_t *list = json_array();
-  for (int32_t i = 0; i < ea_image_count; i++) {
-    if (!first_of_arch(i)) continue;
+  for (const ea_image *image = next_arch(NULL); image; image = next_arch(image)) {
     json_t *names = json_array();
-    for (int32_t j = i; j < ea_image_count; j++) {
-      if (same_arch(&ea_images[j], &ea_images[i])) json_array_append_new(names, json_string(ea_images[j].kernel));
+    for (int32_t i = 0; i < ea_image_count; i++) {
+      if (same_arch(&ea_images[i], image)) json_array_append_new(names, json_string(ea_images[i].kernel));
     }
     char arch[16];
-    image_arch(&ea_images[i], arch, sizeof arch);
+    image_arch(image, arch, sizeof arch);
     json_array_append_new(list, json_pack("{s:s, s:o}", "arch", arch, "kernels", names));
   }
   return list;
@@ -157,11 +164,10 @@ static void print_kernels(void) {
   }
   printf("GPU kernels  ");
   const char *separator = "";
-  for (int32_t i = 0; i < ea_image_count; i++) {
-    if (!first_of_arch(i)) continue;
+  for (const ea_image *image = next_arch(NULL); image; image = next_arch(image)) {
     char arch[16];
-    image_arch(&ea_images[i], arch, sizeof arch);
-    printf("%s%s (%d)", separator, arch, count_of_arch(i));
+    image_arch(image, arch, sizeof arch);
+    printf("%s%s (%d)", separator, arch, count_of_arch(image));
     separator = ", ";
   }
   fputc('\n', stdout);
